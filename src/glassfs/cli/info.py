@@ -181,9 +181,7 @@ def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
 
 
 def _counted_episodes(container: content.Container) -> dict[str, Any]:
-    """Return the numbers of episodes and frames, in how many episodes each camera is, and how many succeeded; nothing
-    if there are no episodes.
-    """
+    """Return how many episodes and frames there are, of each camera, and of success; nothing if there are none."""
     table = container.episodes()
     if table is None or table.records is None:
         return {}

@@ -94,10 +94,7 @@ def condition(text: str) -> Callable[[Row], bool]:
 
 
 def why_none(text: str, known: Mapping[str, int]) -> str:
-    """Return which columns of a condition have no value in any row, and which others have; empty if all have some.
-
-    ``known`` has for each column the number of rows with a value; each row has a container.
-    """
+    """Return which columns of a condition have no value in any row, "" for none. ``known`` counts rows with values."""
     words = dict.fromkeys(ALIASES.get(found[0], found[0]) for found in _WORD.finditer(text))
     unknown, rows = [word for word in words if word in COLUMNS and not known.get(word)], known.get(CONTAINER, 0)
     if not unknown or not rows:
