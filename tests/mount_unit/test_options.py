@@ -101,7 +101,7 @@ def test_mount_options_are_unknown_for_urls() -> None:
     ("uid=١", "the number of a user"), ("read_ahead=fast", "a size, such as"),
     ("umask=888", "'888'"), ("umask=1000", "'1000'"),
     ("cache_size=lots", "'lots'"), ("cache_size=-1", "'-1'"), ("max_open=0", "'0'"), ("rw", "read-only"),
-    ("spool=/none/such", "/none/such is not a directory"), ("spool", "needs a folder"), ("spool=", "needs a folder"),
+    ("spool=/none/such", "'/none/such' is not a directory"), ("spool", "name one"), ("spool=", "name one"),
     ("allow_root", "only one of them"), ("catalogue", "is not yes or no"), ("catalogue=/tmp", "'/tmp'"),
 ])
 def test_wrong_options_are_named(option: str, reason: str) -> None:

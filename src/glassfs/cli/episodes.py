@@ -133,10 +133,7 @@ def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> Non
 def _run(
     plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str,
 ) -> tuple[BatchRun, int, Counter[str], Counter[str]]:
-    """Return the run, the number of rows in the file, of containers for each joined table, and of known values.
-
-    The last are those of all rows to which a condition was applied, by column.
-    """
+    """Return the run, the numbers of rows in the file and of containers for each joined table, and of known values."""
     form = work.form
     tables, known = Counter[str](), Counter[str]()
 

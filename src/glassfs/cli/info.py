@@ -147,13 +147,10 @@ def _summed(quick: bool, container: content.Container) -> dict[str, Any]:
     if table is not None and table.records is not None:
         sums["num_episodes"] = table.rows
         # The header of some formats has the sum, which saves a pass over the rows.
-        sums["num_frames"] = sums["num_frames"] or sum(map(_frames, of_records(table.records)))
+        frames = (value_of(record, "num_frames", INTEGER) or 0 for record in of_records(table.records))
+        sums["num_frames"] = sums["num_frames"] or sum(frames)
     sums = {name: value for name, value in sums.items() if value and isinstance(value, int)}
     return {"format": header["format"], "bytes": header["bytes"], **sums}
-
-
-def _frames(record: Mapping[str, Any]) -> int:
-    return value_of(record, "num_frames", INTEGER) or 0
 
 
 def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
@@ -186,9 +183,7 @@ def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
 
 
 def _counted_episodes(container: content.Container) -> dict[str, Any]:
-    """Return the numbers of episodes and frames, in how many episodes each camera is, and how many succeeded; nothing
-    if there are no episodes.
-    """
+    """Return how many episodes and frames there are, of each camera, and of success; nothing if there are none."""
     table = container.episodes()
     if table is None or table.records is None:
         return {}
@@ -197,7 +192,7 @@ def _counted_episodes(container: content.Container) -> dict[str, Any]:
     frames = 0
     try:
         for number, record in enumerate(of_records(table.records)):
-            frames += _frames(record)
+            frames += value_of(record, "num_frames", INTEGER) or 0
             success[{True: "yes", False: "no"}.get(record.get("success"), "unknown")] += 1
             if table.recording is not None:
                 with suppress(GlassfsError):  # the tree names what is unreadable

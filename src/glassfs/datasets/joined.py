@@ -192,10 +192,7 @@ class WithJoined(Directory):
             raise
 
     def _joined_child(self, name: str) -> Node | None:
-        """Return the node of this name. If no listed table has it, containers are read to find others with rows.
-
-        Raises NotAllowed for that of a table that only has rows which not every user may read.
-        """
+        """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
         snapshot = self.joins.snapshot()
         # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
         # program may have seen, and last those that have rows, for which the containers are read.

@@ -24,7 +24,6 @@ from glassfs.errors import Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.layouts.known import chosen
 from glassfs.names import component
-from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.source import Path
 from glassfs.threads import DaemonPool
@@ -60,6 +59,7 @@ class RowReader:
         self._containers = containers
         self._calls = calls
         self._catalogue = containers.catalogue
+        self._dependencies = dependencies(containers.layout)
         self._cache = containers.services.cache
         self._prefetches = DaemonPool("rows")
         self._ahead: set[Work] = set()
@@ -117,10 +117,6 @@ class RowReader:
     def _key(self, file: SnapshotFile, number: int) -> bytes:
         """Return the key of a piece of a file's rows."""
         return xxhash.xxh128_digest(f"{self._dependencies}\0{file.stamp}\0{number}".encode())
-
-    @once
-    def _dependencies(self) -> str:
-        return dependencies(self._containers.layout)
 
     def _of(self, file: SnapshotFile, kept: bytes | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
         if kept is None:

@@ -118,10 +118,8 @@ class Snapshot:
         return in_order(name for name, table in self.read().tables.items() if table.rows.rows)
 
     def hidden(self) -> Sequence[str]:
-        """Return the names of the tables of which not every user may read any row. Reads the containers.
-
-        Only those that formats name are there: other names may be secrets of the containers.
-        """
+        """Return the names of the tables with rows that are all closed. Reads the containers."""
+        # Only those that formats name: other names may be secrets of the containers.
         tables = self.read().tables.values()
         return in_order(one.name for one in tables if one.omitted and not one.rows.rows and one.name in joined_names())
 

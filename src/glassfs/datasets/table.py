@@ -40,13 +40,11 @@ def chosen(
 ) -> Iterator[ContainerPiece]:
     """Yield the rows that are chosen, each as a piece. For each column, ``known`` counts the rows with a value."""
     for one in placed:
-        rows = list(_rows(one))
-        for name, values in zip(COLUMNS, zip(*rows, strict=True), strict=False):
-            known[name] += len(values) - values.count(None)
-        for row in rows:
-            if is_chosen(dict(zip(COLUMNS, row, strict=True))):
-                path, number, *cells = row
-                yield ContainerPiece(path, number, piece_of([[cell] for cell in cells], RECORD_COLUMNS))
+        for row in records(one):
+            known.update([name for name, value in row.items() if value is not None])
+            if is_chosen(row):
+                path, number, *values = row.values()
+                yield ContainerPiece(path, number, piece_of([[value] for value in values], RECORD_COLUMNS))
 
 
 def records(placed: ContainerPiece) -> Iterator[dict[str, Any]]:

@@ -93,19 +93,10 @@ def condition(text: str) -> Callable[[Row], bool]:
     return lambda row: found(row) is True
 
 
-def columns_in(text: str) -> list[str]:
-    """Return the columns that a condition compares."""
-    words = (ALIASES.get(found[0], found[0]) for found in _WORD.finditer(text))
-    return list(dict.fromkeys(word for word in words if word in COLUMNS))
-
-
 def why_none(text: str, known: Mapping[str, int]) -> str:
-    """Return which columns of a condition have no value in any row, and which others have; empty if all have some.
-
-    ``known`` has for each column the number of rows with a value; each row has a container.
-    """
-    unknown = [name for name in columns_in(text) if not known.get(name)]
-    rows = known.get(CONTAINER, 0)
+    """Return which columns of a condition have no value in any row, "" for none. ``known`` counts rows with values."""
+    words = dict.fromkeys(ALIASES.get(found[0], found[0]) for found in _WORD.finditer(text))
+    unknown, rows = [word for word in words if word in COLUMNS and not known.get(word)], known.get(CONTAINER, 0)
     if not unknown or not rows:
         return ""
     which = "the only episode" if rows == 1 else f"all {rows:,} episodes"

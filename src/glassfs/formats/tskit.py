@@ -353,10 +353,9 @@ class TreeSequence:
             return None
 
     def programs(self) -> list[tuple[str, str]]:
-        """Return name and version of each program that the provenance names, in the order of the records, each once.
+        """Return name and version ("": unknown) of each program that the provenance names, in order, each once.
 
-        Records that are not as the schema of provenance says name none, nor do those behind the first MOST_RECORDS or
-        RECORD_BYTES. A version may be empty.
+        Records that break its schema name none, nor do those behind the first MOST_RECORDS or RECORD_BYTES.
         """
         import numpy as np
 

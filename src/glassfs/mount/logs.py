@@ -87,9 +87,8 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
 class LogFile(logging.FileHandler):
     """Appends to the file at an absolute path; to a new one after that was renamed or removed, as by logrotate.
 
-    The folder is opened once, so that no link leads to another one later. While something has the name that glassfs
-    does not write to, records go on into the renamed file.
-    Raises OSError if the file cannot be opened, or has bytes that no text has: those of a container, for example.
+    The folder is opened once, so that no link leads to another one later. While something else has the name, records go
+    on into the old file. Raises OSError if the file cannot be opened, or has bytes that no text has.
     """
 
     def __init__(self, path: str) -> None:
@@ -101,11 +100,11 @@ class LogFile(logging.FileHandler):
             raise OSError(error.errno, error.strerror, path) from None
 
     def emit(self, record: logging.LogRecord) -> None:
+        before = self.stream
         with suppress(OSError):
-            if self.stream is None or not outputs.is_at(self.stream.fileno(), self._file_name, self._folder):
-                before = self.setStream(self._open())
-                if before is not None:
-                    before.close()
+            if before is not None and not outputs.is_at(before.fileno(), self._file_name, self._folder):
+                self.setStream(self._open())
+                before.close()
         super().emit(record)
 
     def _open(self) -> TextIOWrapper:

@@ -139,10 +139,8 @@ class MountOptions:
         elif name in _FLAGS:
             raise WrongOption(f"option {name}: takes no value, but {value!r} is given")
         elif name == "spool":
-            if not value:
-                raise WrongOption("option spool: needs a folder, as in spool=/var/tmp")
             if not os.path.isdir(value):
-                raise WrongOption(f"option spool: {value} is not a directory")
+                raise WrongOption(f"option spool: {value!r} is not a directory; name one, as in spool=/var/tmp")
             self.spool = os.path.abspath(value)
         elif name in ("metrics", "log_file"):
             if not os.path.isdir(os.path.dirname(os.path.abspath(value))) or os.path.isdir(value):

@@ -73,8 +73,8 @@ class Outcome(NamedTuple):
     ``data`` is the command's output for the container, in parts if it is large: the next part starts from ``rest``
     unless that is None. If the container ``is_several`` files, the version of its main file does not cover all of them.
     ``rows`` is the number of table rows in ``data``. ``fatal`` is why no other item can be processed either. ``tables``
-    are the joined tables to which the container may give rows. ``known`` has for each column the number of rows with a
-    value, of all to which a condition was applied.
+    are the joined tables to which the container may give rows. ``known`` counts the values of each column in the rows
+    to which a condition was applied.
     """
 
     faults: tuple[Problem, ...] = ()

@@ -13,8 +13,6 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
-import xxhash
-
 from glassfs.cache import BlockCache
 from glassfs.content import Container
 from glassfs.datasets.batch.contract import BatchSettings, SearchHit
@@ -159,13 +157,12 @@ class Opener:
             yield container
 
     def known(self, named: Named, name: str, find: Callable[[Container], Any]) -> Any:
-        """Return what ``find`` returns for a container, a JSON value, from the catalogue if that has it under a name.
+        """Return what ``find`` finds in a container, a JSON value, from the catalogue if that has it under this name.
 
-        It may depend on what rows depend on. Raises the reason if the container cannot be opened, and what ``find``
-        raises.
+        Raises the reason if the container cannot be opened, and what ``find`` raises.
         """
         entry, kept = named.store.entry(named.path), self._containers.kept
-        key = xxhash.xxh128_digest(f"{name}\0{dependencies(self._containers.layout)}".encode())
+        key = f"{name}\0{dependencies(self._containers.layout)}".encode()
         found = kept.find(entry.stamp, key) if named.store.has_lasting_versions else None
         if found is not None:
             return json.loads(found)

@@ -97,6 +97,4 @@ def missing() -> str:
     return "" if is_installed() else f"needs h5py: {installing.command('hdf5')}"
 
 
-FORMAT = Format(
-    "hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_slow, missing=missing,
-)
+FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_slow, missing=missing)

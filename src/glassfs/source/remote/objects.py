@@ -72,8 +72,7 @@ class _Unlistable(Exception):
 class ObjectServer(RetryingServer):
     """``store`` is an obstore store; ``library`` is the obstore package that it is of.
 
-    ``host`` is the one that is asked, by default that in the name. ``list_pages`` is another way to list folders, if
-    there is one.
+    ``host`` is asked, or else the one in the name. ``list_pages`` is another way to list folders, if there is one.
     """
 
     def __init__(

@@ -37,8 +37,7 @@ _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", 
 
 AnyServer = TypeVar("AnyServer", bound=ObjectServer)
 _Bucket: TypeAlias = tuple[Callable[[], Any], str, str, ListPages | None]
-"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, the host without one, and
-S3's listing."""
+"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, the host, a lister."""
 
 
 def located(
