@@ -75,7 +75,6 @@ class Settings:
     # Time between attempts to have replaced versions forgotten; it doubles while they have no effect.
     prune_least: float = 0.2
     prune_longest: float = 2.0  # the longest such time
-    path_cached: float = 0.2  # how long directories are cached by path, in addition to the kernel's timeout
     slow_read: float = 0.001  # after a read that took longer, the next one is expected to be slow as well
     supervision: float = 0.001  # how often it is checked whether a thread waits for requests, while some are answered
     supervised: float = 0.05  # time without anything to do after which nothing is checked until the next request
