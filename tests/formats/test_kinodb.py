@@ -170,7 +170,7 @@ def test_lookups_read_only_what_they_need(large: Path) -> None:
     def looked_up(path: str) -> Node:
         node: Node = root
         for name in path.split("/"):
-            node = node.at(node.find(name))
+            _, node = node.found(name)
         return node
 
     looked_up("episodes/1")

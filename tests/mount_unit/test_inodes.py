@@ -196,8 +196,8 @@ def test_ids_give_no_node_of_another_version() -> None:
         count = property(lambda self: versions[0].count)  # type: ignore[assignment]
         inside = property(lambda self: versions[0].inside)  # type: ignore[assignment]
 
-        def find(self, name: str) -> int:
-            return versions[0].find(name)
+        def found(self, name: str) -> tuple[int, Node]:
+            return versions[0].found(name)
 
         def at(self, number: int) -> object:  # type: ignore[override]
             return versions[0].at(number)
@@ -226,8 +226,8 @@ def test_only_ids_that_the_kernel_knows_are_given_up() -> None:
         count = 10**12
         inside = files.inside  # type: ignore[assignment]
 
-        def find(self, name: str) -> int:
-            return int(name)
+        def found(self, name: str) -> tuple[int, Node]:
+            return int(name), self.at(int(name))
 
         def at(self, number: int) -> Node:
             return files.at(number % 3)
@@ -278,8 +278,9 @@ def test_node_released_while_it_is_made_is_not_cached() -> None:
 
         count = property(lambda self: inner.count)  # type: ignore[assignment]
 
-        def find(self, name: str) -> int:
-            return inner.find(name)
+        def found(self, name: str) -> tuple[int, Node]:
+            number, _ = inner.found(name)
+            return number, self.at(number)
 
         def at(self, number: int) -> Node:
             for ident, references in list(kernel.held.items()):

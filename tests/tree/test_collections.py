@@ -122,9 +122,9 @@ def test_fields_are_made_one_at_a_time(is_root: bool) -> None:
     assert made == []
     for missing in ("x", "state.npy", "state", "t.npy", "t", ".null", "meta.null", "later.bin", "u-v_2", "\udcff", "ä"):
         with pytest.raises(NotFound):
-            directory.find(missing)
+            directory.found(missing)
     made.clear()
-    assert [directory.find(name) for name in ("meta", "state.null")] == [1, 2]
+    assert [directory.found(name)[0] for name in ("meta", "state.null")] == [1, 2]
     assert directory.child("t.minutes.npy").name == "t.minutes.npy"
     number, node = directory.found("u-v_2.null")
     assert (number, node.ino) == (4, directory.at(4).ino)

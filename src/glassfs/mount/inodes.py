@@ -74,24 +74,24 @@ class Inodes:
 
     def node(self, ident: int) -> Node:
         """Return the node with that id. Raises Changed if it no longer exists."""
-        return self._root() if ident == ROOT else self._node_of(self._run(ident), ident)
+        if ident == ROOT:
+            return self._root()
+        run = self._run(ident)
+        return run.node or run.holding.nodes.get(ident) or self._made(run, ident)
 
-    def _node_of(self, run: Run, ident: int) -> Node:
-        node = run.node or run.holding.nodes.get(ident)
-        if node is None:
-            directory: Node | None = run.directory
-            if directory is None:
-                assert run.above is not None
-                directory = self._node_of(run.above, run.parent)
-            if not isinstance(directory, Settled):
-                raise Changed("is no longer the same directory")
-            node = directory.at(ident - run.first)
-            if node.origin.identity != run.identity:
-                raise Changed("was replaced while it was open", part=node.name)
-            # The kernel may have forgotten the run while the node was made; nothing would drop the node then.
-            with self._lock:
-                if run.holding.runs:
-                    self._cache(run.holding, ident, node)
+    def _made(self, run: Run, ident: int) -> Node:
+        directory, above = run.directory, run.above
+        if above is not None:
+            directory = above.holding.nodes.get(run.parent) or self._made(above, run.parent)
+        if not isinstance(directory, Settled):
+            raise Changed("is no longer the same directory")
+        node = directory.at(ident - run.first)
+        if node.origin.identity != run.identity:
+            raise Changed("was replaced while it was open", part=node.name)
+        # The kernel may have forgotten the run while the node was made; nothing would drop the node then.
+        with self._lock:
+            if run.holding.runs:
+                self._cache(run.holding, ident, node)
         return node
 
     def directory(self, ident: int) -> Directory:
@@ -361,13 +361,14 @@ class Inodes:
 
     def _cache(self, holding: HeldLease, ident: int, node: Node) -> None:
         """Cache a node; those of the oldest lease go, or all of its own if they are half of all. Under the lock."""
-        if len(holding.nodes) >= CACHED_NODES // 2:
+        nodes = holding.nodes
+        if len(nodes) >= CACHED_NODES // 2:
             self._drop(holding)
         # Nodes of one lease go together, as an evicted node would be made again with those beside it anyway, and as
         # nodes that stay would keep all that was parsed of their container.
         self._caching.setdefault(holding)
-        self._cached += ident not in holding.nodes
-        holding.nodes[ident] = node
+        self._cached += ident not in nodes
+        nodes[ident] = node
         if self._cached > CACHED_NODES:
             self._drop(next(iter(self._caching)))
 
@@ -375,7 +376,7 @@ class Inodes:
         """Drop the cached nodes of a lease. Under the lock."""
         self._caching.pop(holding, None)
         self._cached -= len(holding.nodes)
-        holding.nodes = {}
+        holding.nodes.clear()
 
     def _added(self, parent: int, origin: Origin, count: int) -> Run:
         """Return a new run for nodes of this origin. The caller holds the lock."""

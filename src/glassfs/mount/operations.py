@@ -202,7 +202,7 @@ class Operations:
         except NotFound:
             return Lookup(0, None, timeout, 0.0)
         try:
-            is_listed = not is_settled and isinstance(node, Directory)
+            is_listed = not (is_settled or isinstance(node, Settled)) and isinstance(node, Directory)
             attributes = self._shown(ident, node) if is_listed else self.attributes_of(node)
             # Last, as the above may take long: the kernel is notified once and must not get a stale name afterwards.
             _checked(node)

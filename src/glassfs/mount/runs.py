@@ -53,7 +53,7 @@ class Run:
         self.held = 0
         self._known: dict[int, int] | None = {} if count > STRETCH else None
         """References by number of the stretch; None in a run of one stretch."""
-        self.directory: Directory | None = None
+        self.directory: Node | None = None
         self.above: Run | None = None
         self.node: Node | None = None
         self.name = ""

@@ -287,18 +287,14 @@ class SeriesDirectory(Settled):
     def count(self) -> int:
         return self._series.count
 
-    def find(self, name: str) -> int:
+    def found(self, name: str) -> tuple[int, Node]:
         pattern, suffix = self._shape or self._shaped()
         digits = name.removesuffix(suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
-            index = int(digits)
-            if index < self._series.count and pattern % index == name:
-                return index
+            number = int(digits)
+            if number < self._series.count and pattern % number == name:
+                return number, self._node(number, name)
         raise not_found(name)
-
-    def found(self, name: str) -> tuple[int, Node]:
-        number = self.find(name)
-        return number, self._node(number, name)
 
     def named(self, name: str) -> Node:
         suffix = (self._shape or self._shaped())[1]

@@ -318,10 +318,6 @@ class Settled(Directory):
     def count(self) -> int:
         """The number of children."""
 
-    def find(self, name: str) -> int:
-        """Return the number of the child of this name. Raises NotFound. Subclasses define this, or ``found``."""
-        return self.found(name)[0]
-
     @abstractmethod
     def at(self, number: int) -> Node:
         """Return the child with this number, which must be in range."""
@@ -331,10 +327,9 @@ class Settled(Directory):
         """The origin of its children."""
         return self.origin
 
+    @abstractmethod
     def found(self, name: str) -> tuple[int, Node]:
         """Return the number and the child of this name. Raises NotFound."""
-        number = self.find(name)
-        return number, self.at(number)
 
     def child(self, name: str) -> Node:
         return self.found(name)[1]
@@ -370,9 +365,6 @@ class Standing(Settled):
     @property
     def inside(self) -> Origin:
         return self.shown().origin
-
-    def find(self, name: str) -> int:
-        return self.shown().find(name)
 
     def at(self, number: int) -> Node:
         return self.shown().at(number)

@@ -86,7 +86,7 @@ class WShardEpisode:
         """Return a block's content by docs/formats/wshard.md §9. It need not be readable."""
         key = entry.name or b""
         size, reason = entry.size, self.index.impossible(entry)
-        fitted = self._fitted(entry)
+        fitted = None if entry.is_metadata else self.metadata.fit(key, size)
         if reason is not None and (fitted is None or fitted[1] != self.metadata.length or size > 1 << 60):
             # Nothing confirms the size in the index, or file systems cannot show it, so use the available bytes; at
             # least one, as an empty file would read without error.
@@ -119,10 +119,6 @@ class WShardEpisode:
     def _axis(self, steps: int) -> str:
         """Return what the first axis counts: T, unless it contradicts the episode's length."""
         return TIME if self.metadata.length in (None, steps) else ""
-
-    def _fitted(self, entry: BlockEntry) -> tuple[metadata.StepShape, int] | None:
-        """Return the description of a block and its steps, or None."""
-        return None if entry.is_metadata else self.metadata.fit(entry.name or b"", entry.size)
 
     def _likely(self, entry: BlockEntry) -> tuple[metadata.StepShape, int] | None:
         """Guess the description and the steps of a prediction that has none (docs/formats/wshard.md §9), or None."""

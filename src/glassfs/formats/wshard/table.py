@@ -95,7 +95,9 @@ class EpisodeRecord:
             found[name] = None if text is None else _SURROGATE.sub("\ufffd", text)
         found["fps"] = self._rate() or None
         found["success"] = first(["success"], lambda value: isinstance(value, bool))
-        reward = first(["total_reward"], _is_number)
+        reward = first(
+            ["total_reward"], lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max,
+        )
         found["total_reward"] = None if reward is None else float(reward)
         found["num_frames"] = self._steps
         channels, cameras = list[bytes](), list[bytes]()
@@ -121,8 +123,3 @@ def record_of(episode: WShardEpisode) -> EpisodeRecord:
 
 def _texts(names: Iterable[bytes]) -> list[str]:
     return [name.decode("utf-8", "replace") for name in dict.fromkeys(names)]
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether ``value`` is a number that a float can hold."""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max

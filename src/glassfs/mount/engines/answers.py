@@ -90,15 +90,13 @@ class Answers:
         return self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body))
 
     def _look_up(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        found = self._operations.look_up(ident, wire.name_at(message))
-        if found.attributes is None:
-            self._reply(unique, wire.no_entry(found.entry_timeout))
+        child, attributes, entry_timeout, timeout = self._operations.look_up(ident, wire.name_at(message))
+        if attributes is None:
+            self._reply(unique, wire.no_entry(entry_timeout))
             return
-        answer = wire.looked_up(
-            unique, found.ident, self._generation, found.entry_timeout, found.timeout, found.attributes,
-        )
+        answer = wire.looked_up(unique, child, self._generation, entry_timeout, timeout, attributes)
         if not self._send((answer,)):
-            self._operations.forget(found.ident, 1)
+            self._operations.forget(child, 1)
 
     def _getattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         attributes, timeout = self._operations.attributes(ident)
