@@ -140,7 +140,7 @@ def command(
     if written.omitted and not may_omit:
         what = f"{written.omitted:,} of its contents {'is' if written.omitted == 1 else 'are'} omitted"
         raise click.ClickException(f"{name}: {what}; --allow-omissions makes this a success")
-    if only and not written.files:
+    if only and not written.files and plan.shard.parts == 1:
         raise click.ClickException(f"{name}: no name is or ends with {' or '.join(forms)}")
     return 0
 

@@ -148,7 +148,7 @@ class Export:
             return
         if is_chosen and above in self._waiting:
             self.write(*self._waiting.pop(above), above, is_needed=True)
-        if self.is_left_out(place):
+        if is_chosen and self.is_left_out(place):
             self.leave_out(place, node)
             return
         try:

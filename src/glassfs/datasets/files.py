@@ -266,7 +266,7 @@ def expected_tables(
             names.update(tables)
         elif not file.location.store.is_remote:
             unknown.append(file)
-    names.update(kept_of(seldom))
+    names.update(kept_of(seldom) if seldom else ())
     calls = TimedCalls(settings.heads_longest)
     until = clock() + settings.heads_longest
     for file in unknown[:256]:
