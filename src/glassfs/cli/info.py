@@ -136,9 +136,8 @@ def _described_folder(source: str, connection: Connection) -> dict[str, Any]:
             sums.update(containers=1, bytes=found["bytes"])
             sums.update({name: found["facts"][name] for name in SUMMED if isinstance(found["facts"].get(name), int)})
     omitted = named_omissions(omitted)
-    found = {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted}
-    has_table = not formats and os.path.isfile(os.path.join(source, TABLE))
-    return found | {"table": TABLE} if has_table else found
+    table = {"table": TABLE} if not formats and os.path.isfile(os.path.join(source, TABLE)) else {}
+    return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted} | table
 
 
 def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
