@@ -46,7 +46,7 @@ from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
-from glassfs.view.registry import available
+from glassfs.view import available
 
 ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
@@ -142,7 +142,7 @@ def command(
     if written.omitted and not may_omit:
         what = f"{written.omitted:,} of its contents {'is' if written.omitted == 1 else 'are'} omitted"
         raise click.ClickException(f"{name}: {what}; --allow-omissions makes this a success")
-    if only and not written.files:
+    if only and not written.files and plan.shard.parts == 1:
         raise click.ClickException(f"{name}: no name is or ends with {' or '.join(forms)}")
     return 0
 
@@ -160,10 +160,8 @@ def _demand_target(folder: str) -> str:
 
 
 def _sizes(tree: Tree, starts: Iterable[str]) -> Iterator[int]:
-    for start in starts:
-        for _, node in nodes_from(tree, start, lambda *_: None):
-            if isinstance(node, File) and node.data.is_sized:
-                yield node.size
+    nodes = (node for start in starts for _, node in nodes_from(tree, start, lambda *_: None))
+    return (node.size for node in nodes if isinstance(node, File) and node.data.is_sized)
 
 
 def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
@@ -180,7 +178,6 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
         if job.existing is Existing.REFUSE:
             job = replace(job, existing=Existing.RESUME)
         here = Export(job, tree, target, bar.complain)
-        written = Written()
         work = Exporting(replace(job, source=absolute(job.source), target=absolute(job.target)))
         with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run:
             for done in run.outcomes(
@@ -193,15 +190,15 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
                     bar.complain(fault)
                 bar.advance(done.item.size)
                 if done.outcome.data is not None:
-                    written.add(done.outcome.data)
+                    here.written.add(done.outcome.data)
         # Tables over all containers are of no single shard: the first one writes them.
         root = tree.root
         if isinstance(root, WithJoined) and "/" in job.starts and not plan.shard.number:
-            shown = {found.path for found in search.below((), "") if isinstance(found, SearchHit)}
+            shown = {found.path for found in search.below() if isinstance(found, SearchHit)}
             for node in root.listing():
                 if node.name not in shown:
                     here.write_all(f"/{node.name}", f"/{node.name}")
-    here.written.add(Written(written.files, written.bytes, run.faults, run.omitted))
+    here.written.add(Written(failures=run.faults, omitted=run.omitted))
     return here.written
 
 
@@ -219,8 +216,7 @@ def _files(plan: RunPlan, search: Search, tree: Tree, job: ExportJob, here: Expo
             yield SearchHit(name, job.source, (), start[1:], start[1:], Kind.FILE, version, size, is_named=True)
             continue
         here.write(start, node, start)
-        inner = search.inner(node.location) if isinstance(node, Folder) else ()
-        for found in search.below(inner, start[1:]):
+        for found in search.below(node.location if isinstance(node, Folder) else None, start[1:]):
             if isinstance(found, Unlisted):
                 yield found
                 continue
@@ -281,7 +277,8 @@ class Exporting:
             return Outcome(is_container=False, fatal=str(error))
         except Exception as error:
             export.failed(path, error)
-        return Outcome(faults.all, is_container, export.written, is_several=is_several)
+        # What is missing is counted by its faults.
+        return Outcome(faults.all, is_container, replace(export.written, failures=0, omitted=0), is_several=is_several)
 
 
 # Episodes picked by a condition: where each is, its name in the target, and their table.

@@ -95,7 +95,6 @@ class Export:
         self._is_resumed = job.existing is Existing.RESUME
         self._buffer = memoryview(bytearray(PIECE))
         self._unusable: set[str] = set()
-        self._has_folders = os.path.isdir(job.source)
         self._links = job.links if job.links is not Links.AUTO or target.has_links else Links.FOLLOW
         self._copies = dict(job.starts)
         """Where the target has what is at a path of the tree."""
@@ -148,7 +147,7 @@ class Export:
             return
         if is_chosen and above in self._waiting:
             self.write(*self._waiting.pop(above), above, is_needed=True)
-        if self.is_left_out(place):
+        if is_chosen and self.is_left_out(place):
             self.leave_out(place, node)
             return
         try:
@@ -169,8 +168,8 @@ class Export:
 
     def _make_folder(self, path: str, node: Directory, place: str) -> None:
         # The target may be visible below the source through another mount: the export would copy itself without end.
-        with suppress(OSError):
-            if self._has_folders and self._target.is_at(self._job.source + path):
+        with suppress(OSError):  # as where the source is no folder
+            if self._target.is_at(self._job.source + path):
                 raise Unusable(f"is inside the source, as {path}; name another folder")
         self._target.make_folder(place, node.mode)
 

@@ -134,9 +134,8 @@ def _described_folder(source: str, connection: Connection, quick: bool) -> dict[
                 continue
             formats.setdefault(found.pop("format"), Counter()).update(containers=1, **found)
     omitted = named_omissions(omitted)
-    found = {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted}
-    has_table = not formats and os.path.isfile(os.path.join(source, TABLE))
-    return found | {"table": TABLE} if has_table else found
+    table = {"table": TABLE} if not formats and os.path.isfile(os.path.join(source, TABLE)) else {}
+    return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted} | table
 
 
 def _summed(quick: bool, container: content.Container) -> dict[str, Any]:

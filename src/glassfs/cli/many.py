@@ -152,13 +152,10 @@ def found_under(sources: Sequence[str], connection: Connection, *, has_all: bool
 
 def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
     """Return a progress bar over the bytes of all files of this shard."""
-
-    def sizes() -> Iterator[int]:
-        for hit in search.all():
-            if isinstance(hit, SearchHit) and hit.kind is Kind.FILE and shard.has(hit.key):
-                yield hit.size
-
-    return Progress(sizes, is_shown)
+    return Progress(lambda: (
+        hit.size for hit in search.all()
+        if isinstance(hit, SearchHit) and hit.kind is Kind.FILE and shard.has(hit.key)
+    ), is_shown)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -266,7 +266,7 @@ def expected_tables(
             names.update(tables)
         elif not file.location.store.is_remote:
             unknown.append(file)
-    names.update(kept_of(seldom))
+    names.update(kept_of(seldom) if seldom else ())
     calls = TimedCalls(settings.heads_longest)
     until = clock() + settings.heads_longest
     for file in unknown[:256]:
@@ -278,11 +278,8 @@ def expected_tables(
 
 
 def _told_by_head(file: SnapshotFile) -> Sequence[str]:
-    source = file.location.store.open(file.location.path)
-    try:
+    with closing(file.location.store.open(file.location.path)) as source:
         chosen = recognise(Head.of(source, source.read(0, min(HEAD, source.size))))
-    finally:
-        source.close()
     return chosen.joined if chosen is not None else ()
 
 

@@ -1,7 +1,8 @@
 """The tables over all containers below a root, and their views beside what is in that root.
 
 A root lists the tables that have rows. Before their rows are read, these are the ones that the formats of the files
-below should give rows to; a table is found by the names of its views if it has rows, or if the root may have listed it.
+below should give rows to, or that the catalogue has rows of; a table is found by the names of its views if it has rows,
+or if the root may have listed it.
 
 A snapshot of the files below is taken on demand. It is valid for at least a second, and for ten times as long as taking
 it took. Any thread: callers that need the same snapshot wait for one of them, and no others wait.

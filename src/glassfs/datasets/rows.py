@@ -95,9 +95,8 @@ class RowReader:
 
     def kept_tables(self, files: Sequence[SnapshotFile]) -> set[str]:
         """Return the tables of the first rows that the catalogue has of files; of many files, of the first ones."""
-        some = files[: self.at_once]
-        kept = self._known([(file, 0) for file in some])
-        return {_unpacked(one, file, 0)[0].table for file, one in zip(some, kept, strict=False) if one}
+        kept = self._known([(file, 0) for file in files[: self.at_once]])
+        return {_unpacked(one, file, 0)[0].table for file, one in zip(files, kept, strict=False) if one}
 
     def flush(self) -> None:
         """Store the rows read so far in the catalogue."""

@@ -186,7 +186,8 @@ class Snapshot:
                             ]
                             tables = self._find(begun + settings.pass_longest)
                         self._tables, self._walked = tables, ()
-                        self._on_read(self)
+                        if self._expected is not None:  # which a listing has shown
+                            self._on_read(self)
                     finally:
                         took = self._clock() - begun
                         # What is missing for a moment is read again, but not at once: that may take as long.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -67,14 +67,10 @@ class Search:
                 facts = Kind.FILE, str(entry.version), entry.size
                 yield SearchHit(shown(name), name, (), label, named.name, *facts, is_named=True)
 
-    def below(self, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
-        """Walk the folder ``inner`` of the first named source, which is shown at ``path``."""
+    def below(self, location: Location | None = None, path: str = "") -> Iterator[SearchHit | Unlisted]:
+        """Walk a folder in the first named source, by default all of it, which is shown at ``path``."""
         name, named, _ = self._named[0]
-        return self._below(name, named, inner, path)
-
-    def inner(self, location: Location) -> Path:
-        """Return a location's path relative to the first named source."""
-        return location.path[len(self._named[0][1].path) :]
+        return self._below(name, named, location.path[len(named.path) :] if location else (), path)
 
     def _below(self, source: str, named: Named, inner: Path, path: str) -> Iterator[SearchHit | Unlisted]:
         start = Branch(path, Location(named.store, (*named.path, *inner)))
@@ -135,7 +131,7 @@ class Opener:
         """Open a container and its tree. Raises the reason if it cannot be opened."""
         with self._noting():
             sources = Sources([named], ContainerSettings(self.cache))
-        try:
+        with closing(sources.containers):
             # Opening sources opens a container that is named itself; a folder is not one.
             containers = sources.containers.all_open()
             if not containers:
@@ -143,8 +139,6 @@ class Opener:
             container = containers[0].container
             self.is_several = len(container.sources) > 1
             yield sources.tree, container
-        finally:
-            sources.containers.close()
 
     @contextmanager
     def glimpsed(self, named: Named, version: Version) -> Iterator[Container]:
