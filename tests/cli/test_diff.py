@@ -382,6 +382,18 @@ def test_memory_does_not_grow_with_arrays(files: Files) -> None:
     assert (difference["differing"], difference["first"]) == (1, [(128 << 20) - 1])
 
 
+def test_hostile_texts_are_escaped(files: Files) -> None:
+    name, text = "a\u202eb\x9b", "\x1b[31m\u202e"
+    for path, value in zip(files, ("x", text), strict=True):
+        np.savez(path.with_suffix(".npz"), **{name: np.array([value, "y"])})
+    a, b = (path.with_suffix(".npz") for path in files)
+    for words in ((), ("--json",)):
+        done = glassfs("diff", *words, a, b)
+        assert done.status == 1 and len(done.lines) == 1
+        assert done.output.decode().rstrip().isprintable()
+    assert [one["first_b"] for one in found(a, b).values()] == [text]
+
+
 def test_first_mistakes(files: Files, store: Path) -> None:
     end = "(see 'glassfs diff --help')"
     asked = "needs two things to compare, as in 'glassfs diff OLD NEW', and got"

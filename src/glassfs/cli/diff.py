@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
+from json import dumps, loads
 from typing import Any, TypeAlias
 
 import click
@@ -232,7 +233,8 @@ def _of_kinds(a: Node | None, b: Node | None) -> Iterator[Difference]:
 
 
 def _json_lines(all_found: Iterator[_Found]) -> Iterator[str]:
-    return (json.line({"path": path, **found}).decode() for path, found in all_found)
+    """Yield objects in ASCII, as texts of containers may hold what a terminal interprets."""
+    return (dumps(loads(json.line({"path": path, **found}))) for path, found in all_found)
 
 
 def _group(found: _Found) -> str:
