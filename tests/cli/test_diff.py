@@ -153,13 +153,13 @@ def test_checkpoints(files: Files) -> None:
     assert done.status == 1
     assert sorted(done.lines) == [
         "meta/file.json: bytes: 40000 → 34000",
-        "tensors/half.npy: F32 → F16, 1,998 of 2,000 items differ by up to 0.0002440214 (relative 0.0004758956), "
-        "first at [0, 1]: -0.9989995 → -0.9990234",
+        "tensors/half.npy: F32 → F16, 1,998 of 2,000 items differ by up to 0.000244 (relative 0.0004759), "
+        "first at [0, 1]: -0.9989995 → -0.99902344",
         f"tensors/new.npy: only in {b} (7.9K)",
         f"tensors/old.npy: only in {a} (7.9K)",
         "tensors/rows.npy: [40, 50] → [30, 50], the values of the rows in both are equal",
-        "tensors/w.npy: 51 of 2,000 items differ by up to 0.25 (relative 0.421641), 50 NaN only in B, "
-        "first at [3, 7]: -0.8429214 → -0.5929214",
+        "tensors/w.npy: 51 of 2,000 items differ by up to 0.25 (relative 0.4216), 50 NaN only in B, "
+        "first at [3, 7]: -0.84292144 → -0.59292144",
     ]
     assert done.errors == ["glassfs: 4 different, 2 only in one, 1 same"]
     assert found("--rtol", "1e-3", "--atol", "1e-6", f"{a}/tensors/half.npy", f"{b}/tensors/half.npy") == {"": {
@@ -192,7 +192,7 @@ def test_recordings(files: Files) -> None:
         "demo_0.attributes.json: num_samples: 40 → 41",
         f"demo_1/ (3 in it): only in {b}/data",
         f"demo_1.attributes.json: only in {b}/data",
-        "demo_0/actions.npy: 1 of 280 items differ by up to 0.5 (relative 0.002141328), first at [33, 2]: 233 → 233.5",
+        "demo_0/actions.npy: 1 of 280 items differ by up to 0.5 (relative 0.002141), first at [33, 2]: 233.0 → 233.5",
         'demo_0/words.jsonl: 1 of 2 lines differ, first line 1: "red" → "blue"',
         "demo_0/meta/episode.json: num_samples: 40 → 41",
     ]
@@ -241,7 +241,7 @@ def test_types_that_are_shown_alike_differ(files: Files) -> None:
     write_safetensors(b, {"x": values.astype("f4"), "y": values[::-1]})
     assert glassfs("diff", f"{a}/tensors", f"{b}/tensors").lines == [
         "x.npy: BF16 → F32, the values are equal",
-        "y.npy: 8 of 8 items differ by up to 7 (relative 5), first at [0]: 0 → 7",
+        "y.npy: 8 of 8 items differ by up to 7 (relative 5), first at [0]: 0.0 → 7.0",
     ]
     np.savez(files[0].with_suffix(".npz"), x=values.astype("f4"), y=values.astype("f4"))
     assert found(files[0].with_suffix(".npz"), f"{a}/tensors") == {}  # containers of two formats
@@ -272,7 +272,7 @@ def test_folders_of_containers(files: Files) -> None:
         f"more/ (1 in it): only in {b}",
         'run.kdb/episodes/0/meta/episode.json: language_instruction: "pick" → "place"',
         *(f"run.kdb/episodes/0/images/cam/00000{number}.png: 60 of 60 items differ by up to 2 (relative "
-          f"{[1, 0.03225806, 0.01639344][number]}), first at [0, 0, 0]: {60 * number} → {60 * number + 2}"
+          f"{[1, 0.03226, 0.01639][number]}), first at [0, 0, 0]: {60 * number} → {60 * number + 2}"
           for number in range(3)),
     ]
     assert found(a, a) == found(f"{a}/", a / ".." / "a") == {}
@@ -321,7 +321,7 @@ def test_damage_is_named_and_the_rest_compared(files: Files, damaged: Path) -> N
         writer.add("reward", values + 1)
     done = glassfs("diff", good, damaged)
     assert done.lines == [
-        "reward.npy: 2,000 of 2,000 items differ by up to 1 (relative 1), first at [0]: 1 → 0",
+        "reward.npy: 2,000 of 2,000 items differ by up to 1 (relative 1), first at [0]: 1.0 → 0.0",
     ]
     assert done.status == 2
     assert done.errors[0].startswith(f"glassfs: {damaged}: signal/bad.npy: zstd data cannot be decoded: ")
@@ -380,6 +380,18 @@ def test_memory_does_not_grow_with_arrays(files: Files) -> None:
     finally:
         tracemalloc.stop()
     assert (difference["differing"], difference["first"]) == (1, [(128 << 20) - 1])
+
+
+def test_hostile_texts_are_escaped(files: Files) -> None:
+    name, text = "a\u202eb\x9b", "\x1b[31m\u202e"
+    for path, value in zip(files, ("x", text), strict=True):
+        np.savez(path.with_suffix(".npz"), **{name: np.array([value, "y"])})
+    a, b = (path.with_suffix(".npz") for path in files)
+    for words in ((), ("--json",)):
+        done = glassfs("diff", *words, a, b)
+        assert done.status == 1 and len(done.lines) == 1
+        assert done.output.decode().rstrip().isprintable()
+    assert [one["first_b"] for one in found(a, b).values()] == [text]
 
 
 def test_first_mistakes(files: Files, store: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from itertools import groupby
+from json import dumps, loads
 from typing import Any, TypeAlias
 
 import click
@@ -226,13 +227,15 @@ def _of_kinds(a: Node | None, b: Node | None) -> Iterator[Difference]:
         if a.target != b.target:
             yield {"difference": "link", "a": a.target, "b": b.target}
     elif a is None or b is None:
-        yield from ({"difference": f"only_{side}", **_described(one)} for side, one in (("a", a), ("b", b)) if one)
+        only = [(side, node) for side, node in (("only_a", a), ("only_b", b)) if node is not None]
+        yield from ({"difference": side, **_described(node)} for side, node in only)
     elif type(a) is not type(b) and not (isinstance(a, Directory) and isinstance(b, Directory)):
         yield {"difference": "kind", "a": _described(a)["kind"], "b": _described(b)["kind"]}
 
 
 def _json_lines(all_found: Iterator[_Found]) -> Iterator[str]:
-    return (json.line({"path": path, **found}).decode() for path, found in all_found)
+    """Yield objects in ASCII, as texts of containers may hold what a terminal interprets."""
+    return (dumps(loads(json.line({"path": path, **found}))) for path, found in all_found)
 
 
 def _group(found: _Found) -> str:
@@ -281,13 +284,17 @@ def _of_array(found: Difference) -> Iterator[str]:
     if rows:
         yield f"{a['shape']} → {b['shape']}"
     if found.get("differing"):
-        most = f" by up to {_text(found['max_abs'])}" if "max_abs" in found else ""
-        relative = f" (relative {_text(found['max_rel'])})" if "max_rel" in found else ""
+        most = f" by up to {_rounded(found['max_abs'])}" if "max_abs" in found else ""
+        relative = f" (relative {_rounded(found['max_rel'])})" if "max_rel" in found else ""
         yield f"{found['differing']:,} of {found['items']:,} items{rows} differ{most}{relative}"
         yield from (f"{found[f'nan_{side}']:,} NaN only in {side.upper()}" for side in "ab" if f"nan_{side}" in found)
         yield f"first at {found['first']}: {_change(found['first_a'], found['first_b'])}"
     elif "differing" in found:
         yield f"the values{rows} are equal"
+
+
+def _rounded(number: float) -> str:
+    return f"{number:.4g}" if isinstance(number, float) else str(number)
 
 
 def _change(a: Any, b: Any) -> str:
@@ -300,8 +307,6 @@ def _change(a: Any, b: Any) -> str:
 
 def _text(value: Any) -> str:
     """Return a line of a text, or a value as JSON."""
-    if isinstance(value, float):
-        return f"{value:.7g}"
     return value.decode("utf-8", "replace").rstrip("\n") if isinstance(value, bytes) else json.line(value).decode()
 
 

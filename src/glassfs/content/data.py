@@ -26,14 +26,6 @@ class Location(NamedTuple):
     source: Source | None = None
 
 
-class Encoded(NamedTuple):
-    """Stored bytes of which a part of data is made: that before ``end``. If all of this is equal, the parts are."""
-
-    end: int
-    how: Hashable
-    data: Data
-
-
 class Data(ABC):
     """``size`` bytes. The first use of the size may need work, and that may raise Damaged."""
 
@@ -80,6 +72,14 @@ class Data(ABC):
         """Yield all bytes, at most PIECE at a time."""
         for offset in range(0, self.size, PIECE):
             yield self.read(offset, min(PIECE, self.size - offset))
+
+
+class Encoded(NamedTuple):
+    """Stored bytes of which a part of data is made: that before ``end``. If all of this is equal, the parts are."""
+
+    end: int
+    how: Hashable
+    data: Data
 
 
 class SizedData(Data):

@@ -106,7 +106,7 @@ def _are_stored_alike(a: Array, b: Array) -> bool:
     p, q = ((one.file or one.data).location() for one in (a, b))
     if p is None or q is None or p.source is None or q.source is None:
         return False
-    ways = [(one.type_name, one.stored[1:3], one.file is None, at.codec) for one, at in ((a, p), (b, q))]
+    ways = [(one.type_name, one.stored[1:3], one.file is None, at.codec, at.checksum) for one, at in ((a, p), (b, q))]
     # What is read as it is stored would be compared twice.
     is_plain = a.as_stored is None and p.codec == NONE and not p.checksum and p.stored == a.data.size
     return ways[0] == ways[1] and not is_plain and are_equal(
