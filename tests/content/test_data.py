@@ -230,7 +230,7 @@ def test_extent_reads_only_its_range(source: CountingSource) -> None:
     source.reads.clear()
     assert extent.read(10, 3) == bytes((110, 111, 112))
     assert source.reads == [(110, 3)]
-    assert extent.location() == (100, 1000, "none", None)
+    assert extent.location() == (100, 1000, "none", None, extent.source)
 
 
 def test_unreadable_data_has_a_size_and_a_reason() -> None:

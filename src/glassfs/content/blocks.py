@@ -191,7 +191,7 @@ class Decoded(SizedData):
 
     def location(self) -> Location:
         checksum = None if self._checksum is None else str(self._checksum)
-        return Location(self._extent.offset, self._extent.size, compression.name_of(self.codec), checksum)
+        return self._extent.location()._replace(codec=compression.name_of(self.codec), checksum=checksum)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         if self.codec != compression.NONE:

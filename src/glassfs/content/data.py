@@ -17,12 +17,13 @@ from glassfs.source import Source
 
 
 class Location(NamedTuple):
-    """Where bytes are stored in their container. ``stored`` is their size there."""
+    """Where bytes are stored in their container. ``stored`` is their size there, ``source`` the file if it is known."""
 
     offset: int
     stored: int
     codec: str = compression.NONE
     checksum: str | None = None
+    source: Source | None = None
 
 
 class Data(ABC):
@@ -122,7 +123,7 @@ class Extent(SizedData):
         return self.source.mapped(self.offset, self.size)
 
     def location(self) -> Location:
-        return Location(self.offset, self.size)
+        return Location(self.offset, self.size, source=self.source)
 
 
 class Zeros(SizedData):

@@ -18,7 +18,7 @@ from math import prod
 from sys import getsizeof
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Blob, Container, Content, Document, Extent, Group, Member, Stored, booleans
+from glassfs.content import ARRAYS, Array, Blob, Container, Content, Document, Extent, Group, Member, Stored, booleans
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.dtypes import BFLOAT16, NARROW, WIDE, widened
 from glassfs.errors import Damaged
@@ -228,7 +228,8 @@ def _open(opening: Opening) -> Container:
         yield Member((b"meta", FILE), Document(FILE, header.document, cost))
         yield Member((TENSORS,), Group(TENSORS, header.members))
 
-    return Container("safetensors", "1", Group(b"", members), [opening.source], facts)
+    root = Group(b"", members)
+    return Container("safetensors", "1", root, [opening.source], facts, arrays=lambda: root)
 
 
 def _recognises(head: Head) -> bool:
@@ -249,4 +250,4 @@ def _hint(head: Head) -> str | None:
     return f"{like} is cut short: its header has {size} bytes, but only {head.size - LENGTH.size} follow"
 
 
-FORMAT = Format("safetensors", _recognises, _open, _hint, BUILT_IN["safetensors"])
+FORMAT = Format("safetensors", _recognises, _open, _hint, BUILT_IN["safetensors"], joined=(ARRAYS,))

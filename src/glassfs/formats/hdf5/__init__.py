@@ -16,13 +16,13 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 from glassfs import installing
-from glassfs.content import Container
+from glassfs.content import EPISODES, Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
 from glassfs.formats.hdf5.answers import WorkerAnswers
 from glassfs.formats.hdf5.group import GroupListing
 from glassfs.formats.hdf5.outside import OtherFiles
-from glassfs.formats.registry import BUILT_IN, HEAD, JOINED, Format, Head, Opening
+from glassfs.formats.registry import BUILT_IN, HEAD, Format, Head, Opening
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 NAMED = BUILT_IN["hdf5"]
@@ -93,4 +93,4 @@ def is_installed() -> bool:
     return find_spec("h5py") is not None
 
 
-FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_slow)
+FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=(EPISODES,), is_slow=is_slow)

@@ -11,7 +11,7 @@ from functools import partial
 
 from glassfs.codec import NONE
 from glassfs.codec.compression import decompress_prefix
-from glassfs.content import Container, Group, Member, Nested, Part, Slice, array_as_stored
+from glassfs.content import ARRAYS, Container, Group, Member, Nested, Part, Slice, array_as_stored
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.npz import header
 from glassfs.formats.npz.archive import CODECS, LOCAL, LOCAL_HEADER, Archive, LazyMember, ZipEntry
@@ -35,7 +35,8 @@ def open_npz(opening: Opening) -> Container:
         facts["bytes_in_front"] = archive.in_front
     if archive.hidden:
         opening.warn(f"{archive.hidden} members share their name with a later one, which keeps it")
-    return Container("npz", "ZIP", Group(b"", contents.members), [opening.source], facts, is_generic=True)
+    root = Group(b"", contents.members)
+    return Container("npz", "ZIP", root, [opening.source], facts, arrays=lambda: root, is_generic=True)
 
 
 def recognises(head: Head) -> bool:
@@ -117,4 +118,4 @@ def _path(name: bytes) -> tuple[bytes, ...]:
     return tuple(name.split(b"/", 255))  # the rest is one component: no path is longer
 
 
-FORMAT = Format("npz", recognises, open_npz, suffixes=NAMED)
+FORMAT = Format("npz", recognises, open_npz, suffixes=NAMED, joined=(ARRAYS,))

@@ -1,0 +1,186 @@
+"""The arrays in a container: the rows that describe them, a hash of their stored bytes, statistics of their values.
+
+A format only says which contents have its arrays (``Container.arrays``). Any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import xxhash
+
+from glassfs import work
+from glassfs.content import dtypes
+from glassfs.content.data import Extent
+from glassfs.content.episodes import TEXT
+from glassfs.content.model import Array, Fields, Group, Member, Omitted, Part, Series, Stored, members_of
+from glassfs.content.model import Collection as Contents
+from glassfs.content.nested import Nested
+from glassfs.content.pieces import PIECE_BYTES, PIECE_ROWS, Piece, piece_of
+from glassfs.content.summary import LONGEST, UNSIGNED, Columns
+from glassfs.errors import Damaged, GlassfsError, LeftOut, Passing
+from glassfs.names import component
+from glassfs.sizes import PIECE
+from glassfs.source import Source
+
+ARRAY_ROWS: Columns = (("name", TEXT), ("dtype", TEXT), ("shape", TEXT), ("stored_bytes", UNSIGNED))
+"""The columns of the table of arrays, beside container and position."""
+
+
+def stored_pieces(content: Stored) -> Iterator[bytes]:
+    """Yield the bytes of a content as the file has them, at most PIECE at a time.
+
+    Bytes that are not contiguous in a file, such as chunks of HDF5, are decoded: an array's items as they are shown, in
+    C order. Raises what reading raises.
+    """
+    data = (isinstance(content, Array) and content.file) or content.data
+    location = data.location()
+    if location is not None and location.source is not None:
+        data = Extent(location.source, location.offset, location.stored)
+    else:
+        data = content.data
+    for offset in range(0, data.size, PIECE):
+        work.check()
+        yield data.read(offset, min(PIECE, data.size - offset))
+
+
+def stored_hash(content: Stored) -> str:
+    """Return the XXH3-64 of ``stored_pieces`` as 16 hexadecimal digits. Takes memory for one piece."""
+    found = xxhash.xxh3_64()
+    for piece in stored_pieces(content):
+        found.update(piece)
+    return str(found.hexdigest())
+
+
+def statistics(content: Stored) -> dict[str, Any]:
+    """Return ``min``, ``max`` and ``mean`` of an array without its NaNs, and ``nan``, their number.
+
+    All are None for what is no array of booleans, integers or floats; the first three also if there are no numbers.
+    Raises what reading raises. Takes memory for one piece.
+    """
+    import numpy as np
+
+    least = most = mean = nan = None
+    stored = content.stored if isinstance(content, Array) else None
+    dtype = dtypes.parsed(stored.dtype) if stored is not None else np.dtype("V1")
+    if stored is not None and dtype.kind in "biuf":
+        plain, total, count, nan = float if dtype.kind == "f" else int, 0.0, 0, 0
+        step = PIECE // dtype.itemsize * dtype.itemsize
+        for offset in range(0, stored.data.size, step):
+            work.check()
+            values = np.frombuffer(stored.data.read(offset, min(step, stored.data.size - offset)), dtype)
+            if dtype.kind == "f":
+                numbers = values[~np.isnan(values)]
+                nan += len(values) - len(numbers)
+                values = numbers
+            if len(values):
+                with np.errstate(invalid="ignore", over="ignore"):
+                    total += float(values.sum(dtype=np.float64))
+                count += len(values)
+                low, high = plain(values.min()), plain(values.max())
+                least, most = low if least is None else min(least, low), high if most is None else max(most, high)
+        mean = total / count if count else None
+    return {"min": least, "max": most, "mean": mean, "nan": nan}
+
+
+class FoundArray(NamedTuple):
+    """An array, or why there may be one at a path that cannot be described. ``row`` has the values of ARRAY_ROWS."""
+
+    row: tuple[str, str, str, int | None]
+    content: Stored | Omitted
+
+
+def arrays_in(root: Contents, elsewhere: Collection[Source] = ()) -> Iterator[FoundArray]:
+    """Yield the arrays below a collection whose type and shape are known without decoding, and what cannot be listed.
+
+    Their paths have no extensions. Arrays stored in the sources ``elsewhere`` are left out. Nothing is kept. Raises
+    Passing.
+    """
+    waiting = [("", _members(root))]
+    while waiting:
+        above, members = waiting[-1]
+        member = next(members, None)
+        if member is None:
+            waiting.pop()
+            continue
+        content = member.content
+        name = "/".join(filter(None, (above, *(component(part) for part in member.name if part))))
+        if isinstance(content, (Group, Fields)) or (isinstance(content, Series) and content.has_groups):
+            work.check()
+            waiting.append((name, _members(content)))
+        elif isinstance(content, Part) and (reason := _why_unread(content)):
+            yield FoundArray((name, "", "", None), Omitted(content.key, reason, is_damage=True))
+        elif isinstance(content, Omitted):
+            yield FoundArray((name, "", "", None), content)
+        elif isinstance(content, Stored) and not (isinstance(content, Array) and content.known_shape is None):
+            facts = content.attributes()
+            location = content.data.location() if elsewhere else None
+            if "dtype" in facts and "shape" in facts and (location is None or location.source not in elsewhere):
+                stored = int(facts["stored_bytes"]) if "stored_bytes" in facts else None
+                yield FoundArray((name[:LONGEST], facts["dtype"], facts["shape"], stored), content)
+
+
+def _members(collection: Contents) -> Iterator[Member]:
+    """Yield what is in a collection without its meanings, and why the rest of it cannot be listed."""
+    try:
+        yield from collection.members() if isinstance(collection, Group) else members_of(collection)
+    except Passing:
+        raise
+    except GlassfsError as error:
+        yield Member((), Omitted(b"", error.reason, is_damage=True))
+
+
+def _why_unread(part: Part) -> str:
+    """Return why it is unknown whether a file in a container is an array, "" if it is none."""
+    if not isinstance(part, Nested):
+        return "is not described, as there are too many files"
+    try:
+        part.first_bytes(1)
+    except Passing:
+        raise
+    except GlassfsError as error:
+        return error.reason
+    return ""
+
+
+class Measure(NamedTuple):
+    """Further ``columns`` of arrays: ``values`` returns those of an array, and may raise what reading raises."""
+
+    columns: Columns
+    values: Callable[[Stored], Sequence[Any]]
+
+
+NOTHING = Measure((), lambda content: ())
+
+
+def array_pieces(
+    root: Contents, elsewhere: Collection[Source] = (), measure: Measure = NOTHING,
+) -> Iterator[tuple[Piece, Sequence[GlassfsError]]]:
+    """Yield the rows of the arrays below a collection in pieces, each with errors that name what is left out.
+
+    These are LeftOut for what glassfs does not support. Values that cannot be measured are None in their rows.
+    """
+    columns = ARRAY_ROWS + measure.columns
+    rows: list[tuple[Any, ...]] = []
+    errors: list[GlassfsError] = []
+    size = 0
+    for row, content in arrays_in(root, elsewhere):
+        if isinstance(content, Omitted):
+            kind = Damaged if content.is_damage else LeftOut
+            errors.append(kind(content.reason if content.is_damage else f"omitted: {content.reason}", part=row[0]))
+            continue
+        measured: Sequence[Any] = [None] * len(measure.columns)
+        try:
+            measured = measure.values(content)
+        except Passing:
+            raise
+        except GlassfsError as error:
+            errors.append(type(error)(error.reason, part=row[0]))
+        rows.append((*row, *measured))
+        size += len(row[0]) + len(row[2])
+        if len(rows) >= PIECE_ROWS or size >= PIECE_BYTES or len(errors) >= PIECE_ROWS:
+            yield piece_of(list(zip(*rows, strict=True)), columns), errors
+            rows, errors, size = [], [], 0
+    if rows or errors:
+        yield piece_of(list(zip(*rows, strict=True)) or [()] * len(columns), columns), errors
