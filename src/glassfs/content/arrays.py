@@ -24,7 +24,8 @@ from glassfs.names import component
 from glassfs.sizes import PIECE
 from glassfs.source import Source
 
-ARRAY_ROWS: Columns = (("name", TEXT), ("dtype", TEXT), ("shape", TEXT), ("stored_bytes", UNSIGNED))
+STORED = "stored_bytes"
+ARRAY_ROWS: Columns = (("name", TEXT), ("dtype", TEXT), ("shape", TEXT), (STORED, UNSIGNED))
 """The columns of the table of arrays, beside container and position."""
 
 
@@ -117,7 +118,7 @@ def arrays_in(root: Contents, elsewhere: Collection[Source] = ()) -> Iterator[Fo
             facts = content.attributes()
             location = content.data.location() if elsewhere else None
             if "dtype" in facts and "shape" in facts and (location is None or location.source not in elsewhere):
-                stored = int(facts["stored_bytes"]) if "stored_bytes" in facts else None
+                stored = int(facts[STORED]) if STORED in facts else None
                 yield FoundArray((name[:LONGEST], facts["dtype"], facts["shape"], stored), content)
 
 

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import IO, NamedTuple
 
 from glassfs.cache import BlockCache
+from glassfs.content import Collection
+from glassfs.content.arrays import array_pieces
 from glassfs.content.data import Data, Memory, SizedData
-from glassfs.content.join import BLOCK_BYTES, FROM_JSON, JoinedBlock, JoinedRows, Layout, joined_block
+from glassfs.content.join import BLOCK_BYTES, FROM_JSON, Joined, JoinedBlock, JoinedRows, Layout, joined_block
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
-from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
+from glassfs.content.summary import ARRAYS, EPISODE_ROWS, EPISODES, FEATURES
 from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.errors import NoSpool, TooLarge
 from glassfs.sizes import PIECE, human_size
@@ -20,6 +23,9 @@ from glassfs.source import Path
 
 SPOOL_SHARE = 4
 """The rows of a snapshot may take one part of so many of the bytes that all files of blocks may."""
+
+NAMED = 16
+"""Gaps that a table names."""
 
 
 class RowStore:
@@ -110,9 +116,9 @@ class BlockTable:
         """Make the rows of all blocks. ``unlisted`` is the number of gaps that not every user may know of."""
         gaps = [gap for gap in gaps if not gap.tables or self.name in gap.tables]
         # Of very many gaps the first ones, so that the text fits an extended attribute.
-        lacking = [f"{gap.path or '.'}: {gap.error.without_source}"[:160] for gap in gaps[:16]]
-        if len(gaps) > 16:
-            lacking.append(f"and {len(gaps) - 16:,} more")
+        lacking = [f"{gap.path or '.'}: {gap.error.without_source}"[:160] for gap in gaps[:NAMED]]
+        if len(gaps) > NAMED:
+            lacking.append(f"and {len(gaps) - NAMED:,} more")
         if self._layout.is_cut:
             lacking.append("columns are left out: there are too many")
         shown = self._layout.shown()
@@ -135,3 +141,22 @@ class JoinedTables(NamedTuple):
     files: Mapping[str, SnapshotFile]
     gaps: Sequence[Gap]
     parts: Mapping[str, Sequence[Path]]
+
+
+def arrays_of(arrays: Callable[[], Collection], container: str, cache: BlockCache) -> Joined:
+    """Return the table of the arrays in one container, which is called ``container``. They are found on first use."""
+
+    @lru_cache(1)
+    def find() -> JoinedRows:
+        table = BlockTable(ARRAYS, RowStore(cache))
+        rows, gaps = 0, list[Gap]()
+        for piece, errors in array_pieces(arrays()):
+            gaps += [Gap(container, error) for error in errors[:NAMED]]
+            if piece.rows:
+                table.add(ContainerPiece(container, rows, piece))
+                rows += piece.rows
+        table.close()
+        table.finish(gaps)
+        return table.rows
+
+    return Joined(ARRAYS, find)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from glassfs.content import EPISODES
+from glassfs.content import ARRAYS, EPISODES
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import GlassfsError, NotADirectory, NotAllowed, NotFound, TooLarge, Unavailable
@@ -282,4 +282,4 @@ def _told_by_head(file: SnapshotFile) -> Sequence[str]:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the names of tables in the order in which they are shown."""
-    return sorted(names, key=lambda name: (name != EPISODES, raw(name)))
+    return sorted(names, key=lambda name: (name != EPISODES, name == ARRAYS, raw(name)))

@@ -19,8 +19,8 @@ from glassfs import work
 from glassfs.content import Container, Group, Member, Recording
 from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
-from glassfs.content.summary import EPISODES
-from glassfs.datasets.blocks import BlockTable, JoinedTables, RowStore
+from glassfs.content.summary import ARRAYS, EPISODES
+from glassfs.datasets.blocks import NAMED, BlockTable, JoinedTables, RowStore
 from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, closed_files, expected_tables, in_order
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
@@ -53,15 +53,17 @@ class Snapshot:
         self.containers = containers
         self._calls = calls
         self._walked: Sequence[SnapshotFile] = walked.files
-        """All files, until they were read."""
+        """All files, until all tables were read."""
         self._gaps: Sequence[Gap] = walked.gaps
         self._clock = clock
         self.until = 0.0
         """Valid until then, whatever its age."""
         self._is_shared = is_shared
-        self._lock = threading.Lock()
-        self._tables: JoinedTables | None = None
+        self._locks = {False: threading.Lock(), True: threading.Lock()}
+        self._read: dict[bool, JoinedTables] = {}
+        """What was read: True for the table of arrays, which has a pass of its own, False for all others."""
         self._expected: Sequence[str] | None = None
+        self._with_rows: Sequence[str] | None = None
         self._directories: dict[tuple[str, str], str] = {}
         """Those of what the rows describe, by table and container."""
         self._shown: dict[tuple[int, str, bool], ContentDirectory] = {}
@@ -89,7 +91,7 @@ class Snapshot:
 
     def rows(self, name: str) -> JoinedRows:
         """Return the rows of a table. The first caller reads the containers."""
-        tables = self.read()
+        tables = self.read(name)
         table = tables.tables.get(name)
         if table is None:
             table = BlockTable(name, RowStore(self.containers.services.cache))
@@ -101,24 +103,38 @@ class Snapshot:
 
         No container is opened for that.
         """
-        return self.expected() if self._tables is None else self.with_rows()
+        known = self._read.get(False)
+        return self._and_arrays(self.expected() if known is None else _filled(known), ARRAYS in self.expected())
 
     def expected(self) -> Sequence[str]:
         """Return the names of the tables that should have rows, as far as that was known before they were read."""
         if self._expected is None:
-            if self._tables is not None:
+            if len(self._read) == len(self._locks):
                 return self.with_rows()
             self._expected = expected_tables(self.containers, filter(self._may_show, self._walked), self._clock)
         return self._expected
 
     def with_rows(self) -> Sequence[str]:
-        """Return the names of the tables that have rows. Reads the containers."""
-        return in_order(name for name, table in self.read().tables.items() if table.rows.rows)
+        """Return the names of the tables that have rows; of arrays if it may have some. Reads all other rows.
+
+        It is always the same, as pages have it.
+        """
+        if self._with_rows is None:
+            self._with_rows = [*_filled(self.read()), *self.of_arrays()]
+        return self._with_rows
+
+    def of_arrays(self) -> Sequence[str]:
+        """Return the name of the table of arrays if it has rows or, before these are read, may have some. Cheap."""
+        return self._and_arrays((), any(ARRAYS in (joined_by(file.path, True) or ()) for file in self._walked))
+
+    def _and_arrays(self, names: Sequence[str], is_expected: bool) -> Sequence[str]:
+        known = self._read.get(True)
+        has_arrays = is_expected if known is None else bool(_filled(known))
+        return [*(name for name in names if name != ARRAYS), *[ARRAYS][:has_arrays]]
 
     def has_closed(self) -> bool:
         """Return whether not every user may still read all rows that it shows."""
-        tables = self._tables
-        return tables is not None and bool(closed_files(tables.files.values(), tables.parts, self._calls))
+        return any(closed_files(read.files.values(), read.parts, self._calls) for read in list(self._read.values()))
 
     def demand_readable(self, container: str) -> None:
         """Raise Changed if not every user may read a container with rows any more, if the table is shared."""
@@ -159,16 +175,17 @@ class Snapshot:
     def _may_show(self, part: SnapshotFile | Gap | TablePiece) -> bool:
         return part.is_public or not self._is_shared
 
-    def read(self) -> JoinedTables:
-        """Return the tables. The first caller reads the containers."""
-        if self._tables is None:
-            with work.holding(self._lock):
-                if self._tables is None:
+    def read(self, name: str = EPISODES) -> JoinedTables:
+        """Return the tables that are read with this one. The first caller reads the containers."""
+        is_of_arrays = name == ARRAYS
+        if is_of_arrays not in self._read:
+            with work.holding(self._locks[is_of_arrays]):
+                if is_of_arrays not in self._read:
                     # While one caller reads, which may take minutes, the snapshot stays valid for all others: they wait
                     # for its rows instead of beginning a walk of their own.
                     begun, self.until = self._clock(), float("inf")
                     try:
-                        tables = self._find(begun + settings.pass_longest)
+                        tables = self._find(is_of_arrays, begun + settings.pass_longest)
                         # Files may have been closed since the walk: it may be long ago, and reading takes time.
                         while self._is_shared and (
                             closed := closed_files(tables.files.values(), tables.parts, self._calls)
@@ -176,16 +193,18 @@ class Snapshot:
                             self._walked = [
                                 one._replace(is_public=False) if one.path in closed else one for one in self._walked
                             ]
-                            tables = self._find(begun + settings.pass_longest)
-                        self._tables, self._walked = tables, ()
+                            tables = self._find(is_of_arrays, begun + settings.pass_longest)
+                        self._read[is_of_arrays] = tables
+                        self._walked = self._walked if len(self._read) < len(self._locks) else ()
                     finally:
                         took = self._clock() - begun
                         # What is missing for a moment is read again, but not at once: that may take as long.
                         longest = min(settings.table_longest_valid, settings.table_valid_times * took)
-                        self.until = 0.0 if self.is_whole else self._clock() + longest
-        return self._tables
+                        if not self._locks[not is_of_arrays].locked():  # no other pass is under way
+                            self.until = 0.0 if self.is_whole else self._clock() + longest
+        return self._read[is_of_arrays]
 
-    def _find(self, until: float) -> JoinedTables:
+    def _find(self, is_of_arrays: bool, until: float) -> JoinedTables:
         """Read all containers in one pass, up to a time."""
         gaps = list(filter(self._may_show, self._gaps))
         unlisted = len(self._gaps) - len(gaps)
@@ -196,7 +215,7 @@ class Snapshot:
         # Pieces come in the order of the files' paths, and a file's pieces in that of its rows, so the rows of a table
         # are sorted without being kept in memory: each table has one block that is not complete.
         is_whole = self.is_whole
-        for file, pieces in RowReader(self.containers, self._calls).of_all(self._walked):
+        for file, pieces in RowReader(self.containers, self._calls, is_of_arrays).of_all(self._walked):
             if self._clock() > until:
                 seconds = settings.pass_longest
                 reason = f"it and others are left out: reading containers took longer than {seconds:g} seconds"
@@ -213,6 +232,9 @@ class Snapshot:
                     table = tables.get(piece.table)
                     if table is None:
                         table = tables[piece.table] = BlockTable(piece.table, store)
+                    if is_shown and piece.errors:
+                        gaps += [Gap(file.path, error, tables=(piece.table,)) for error in piece.errors[:NAMED]]
+                        files[file.path] = file
                     first, rows = firsts.get(piece.table, 0), piece.piece.rows
                     firsts[piece.table] = first + rows
                     if rows and not is_shown:
@@ -231,7 +253,7 @@ class Snapshot:
             # suffix stands.
             except GlassfsError as error:
                 if is_shown:
-                    gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path) or ()))
+                    gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path, True) or ()))
                     files[file.path] = file
                 # A table that lacks rows for a passing reason is read again soon, others only after files change.
                 is_whole = is_whole and not isinstance(error, Passing)
@@ -245,6 +267,11 @@ class Snapshot:
             table.finish(gaps, unlisted)
         self.is_whole = is_whole
         return JoinedTables(tables, files, gaps, parts)
+
+
+def _filled(read: JoinedTables) -> list[str]:
+    """Return the names of the tables that have rows."""
+    return in_order(name for name, table in read.tables.items() if table.rows.rows)
 
 
 class EpisodesTable(Joined):

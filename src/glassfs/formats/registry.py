@@ -264,12 +264,16 @@ def is_expected(name: str) -> bool:
     return may_be_container(name.removesuffix(INDEX))
 
 
-def joined_by(name: str) -> Sequence[str] | None:
-    """Return the joined tables to which a file of this name should give rows, None if no format has its suffix."""
+def joined_by(name: str, has_unexpected: bool = False) -> Sequence[str] | None:
+    """Return the joined tables to which a file of this name should give rows, None if no format has its suffix.
+
+    If it ``has_unexpected``, those to which it may give rows.
+    """
     name = name.lower()
     for known, suffixes in BUILT_IN.items():
         if name.endswith(suffixes):
-            return EXPECTED.get(name[name.rindex("."):], JOINED.get(known, ()))
+            tables = JOINED.get(known, ())
+            return tables if has_unexpected else EXPECTED.get(name[name.rindex(".") :], tables)
     return next((added.joined for added in installed() if name.endswith(tuple(added.suffixes))), None)
 
 

@@ -20,6 +20,7 @@ from glassfs.content import EPISODES, Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
 from glassfs.formats.hdf5.answers import WorkerAnswers
+from glassfs.formats.hdf5.arrays import ArrayListing
 from glassfs.formats.hdf5.group import GroupListing
 from glassfs.formats.hdf5.outside import OtherFiles
 from glassfs.formats.registry import BUILT_IN, HEAD, Format, Head, Opening
@@ -64,7 +65,7 @@ def open_hdf5(opening: Opening) -> Container:
     facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
     return Container(
         "hdf5", str(version[0]), listing.root(root), [source, *others.sources], facts, is_generic=True,
-        prepare=listing.prepare,
+        prepare=listing.prepare, arrays=lambda: ArrayListing(opening, answers, others).root(root),
     )
 
 
