@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import click
@@ -68,8 +68,8 @@ def command(
     if not rows and not failures:
         complain(f"{', '.join(map(name_of, sources))}: no arrays")
     if as_json or not sys.stdout.isatty():
-        for row in rows:
-            sys.stdout.buffer.write(line(row) + b"\n")
+        # Statistics may have numbers that JSON lacks; without them, Python's own encoder takes a tenth of the time.
+        sys.stdout.writelines(f"{line(row).decode() if has_statistics else json.dumps(row)}\n" for row in rows)
     else:
         _print_table(rows)
     return 1 if failures else 0
@@ -91,22 +91,29 @@ def _found(opened: Sources, measure: Measure) -> Iterator[dict[str, Any] | tuple
     for gap in files.gaps:
         yield gap.path, gap.error
     columns = [CONTAINER, POSITION, *(name for name, _ in ARRAY_ROWS + measure.columns)]
+    shape = lru_cache(_shape)
     # There is no other reader to whom an array that takes long to read would matter.
     reader = RowReader(opened.containers, TimedCalls(threading.TIMEOUT_MAX), True, measure if measure.columns else None)
     for file, pieces in reader.of_all(files.files):
         name = file.location.store.shown(file.location.path)
-        first = 0
+        path, first = file.path or file.location.path[-1], 0
         try:
             for one in pieces:
                 yield from ((name, error) for error in one.errors)
                 for position, values in enumerate(zip(*values_of(one.piece), strict=True), first):
-                    row = dict(zip(columns, (file.path or file.location.path[-1], position, *values), strict=True))
-                    with suppress(ValueError):  # a format of another package may describe it in words
-                        row["shape"] = json.loads(row["shape"])
+                    row = dict(zip(columns, (path, position, *values), strict=True))
+                    row["shape"] = shape(row["shape"])
                     yield row
                 first += one.piece.rows
         except GlassfsError as error:
             yield name, error
+
+
+def _shape(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:  # a format of another package may describe it in words
+        return text
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:
