@@ -254,11 +254,11 @@ def expected_tables(
     names: set[str] = set()
     unknown: list[SnapshotFile] = []
     for file in files:
-        tables = containers.tables_of(file.location, file.version)
-        if tables is None:
-            tables = joined_by(file.path)
+        tables, usual = containers.tables_of(file.location, file.version), joined_by(file.path)
         if tables is not None:
-            names.update(tables)
+            names.update(name for name in tables if name != ARRAYS or usual is None or ARRAYS in usual)
+        elif usual is not None:
+            names.update(usual)
         elif not file.location.store.is_remote:
             unknown.append(file)
     calls = TimedCalls(settings.heads_longest)

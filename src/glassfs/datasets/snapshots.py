@@ -103,8 +103,12 @@ class Snapshot:
 
         No container is opened for that.
         """
-        known = self._read.get(False)
-        return self._and_arrays(self.expected() if known is None else _filled(known), ARRAYS in self.expected())
+        found: list[str] = []
+        for is_of_arrays in (False, True):
+            known = self._read.get(is_of_arrays)
+            names = self.expected() if known is None else _filled(known)
+            found += [name for name in names if (name == ARRAYS) == is_of_arrays]
+        return found
 
     def expected(self) -> Sequence[str]:
         """Return the names of the tables that should have rows, as far as that was known before they were read."""
@@ -124,13 +128,12 @@ class Snapshot:
         return self._with_rows
 
     def of_arrays(self) -> Sequence[str]:
-        """Return the name of the table of arrays if it has rows or, before these are read, may have some. Cheap."""
-        return self._and_arrays((), any(ARRAYS in (joined_by(file.path, True) or ()) for file in self._walked))
-
-    def _and_arrays(self, names: Sequence[str], is_expected: bool) -> Sequence[str]:
+        """Return the name of the table of arrays if it has rows or, before these are read, may have some."""
         known = self._read.get(True)
-        has_arrays = is_expected if known is None else bool(_filled(known))
-        return [*(name for name in names if name != ARRAYS), *[ARRAYS][:has_arrays]]
+        if known is not None:
+            return _filled(known)
+        names = (joined_by(file.path, True) for file in self._walked if self._may_show(file))
+        return [ARRAYS] if ARRAYS in self.expected() or any(ARRAYS in (some or ()) for some in names) else []
 
     def has_closed(self) -> bool:
         """Return whether not every user may still read all rows that it shows."""
