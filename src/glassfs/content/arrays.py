@@ -14,7 +14,7 @@ from glassfs import work
 from glassfs.content import dtypes
 from glassfs.content.data import Extent
 from glassfs.content.episodes import TEXT
-from glassfs.content.model import Array, Fields, Group, Member, Omitted, Part, Series, Stored, members_of
+from glassfs.content.model import Array, Content, Fields, Group, Member, Omitted, Part, Series, Stored, members_of
 from glassfs.content.model import Collection as Contents
 from glassfs.content.nested import Nested
 from glassfs.content.pieces import PIECE_BYTES, PIECE_ROWS, Piece, piece_of
@@ -27,6 +27,7 @@ from glassfs.source import Source
 STORED = "stored_bytes"
 ARRAY_ROWS: Columns = (("name", TEXT), ("dtype", TEXT), ("shape", TEXT), (STORED, UNSIGNED))
 """The columns of the table of arrays, beside container and position."""
+UNKNOWN = "files: there are too many of them to find out which are arrays"
 
 
 def stored_pieces(content: Stored) -> Iterator[bytes]:
@@ -98,20 +99,22 @@ def arrays_in(root: Contents, elsewhere: Collection[Source] = ()) -> Iterator[Fo
     Their paths have no extensions. Arrays stored in the sources ``elsewhere`` are left out. Nothing is kept. Raises
     Passing.
     """
-    waiting = [("", _members(root))]
+    waiting, has_unknown = [("", _members(root))], False
     while waiting:
         above, members = waiting[-1]
         member = next(members, None)
         if member is None:
             waiting.pop()
             continue
-        content = member.content
+        content = _examined(member.content)
         name = "/".join(filter(None, (above, *(component(part) for part in member.name if part))))
         if isinstance(content, (Group, Fields)) or (isinstance(content, Series) and content.has_groups):
             work.check()
             waiting.append((name, _members(content)))
-        elif isinstance(content, Part) and (reason := _why_unread(content)):
-            yield FoundArray((name, "", "", None), Omitted(content.key, reason, is_damage=True))
+        elif isinstance(content, Part):
+            if not isinstance(content, Nested) and not has_unknown:
+                yield FoundArray((above, "", "", None), Omitted(b"", UNKNOWN))
+                has_unknown = True
         elif isinstance(content, Omitted):
             yield FoundArray((name, "", "", None), content)
         elif isinstance(content, Stored) and not (isinstance(content, Array) and content.known_shape is None):
@@ -132,17 +135,16 @@ def _members(collection: Contents) -> Iterator[Member]:
         yield Member((), Omitted(b"", error.reason, is_damage=True))
 
 
-def _why_unread(part: Part) -> str:
-    """Return why it is unknown whether a file in a container is an array, "" if it is none."""
-    if not isinstance(part, Nested):
-        return "is not described, as there are too many files"
-    try:
-        part.first_bytes(1)
-    except Passing:
-        raise
-    except GlassfsError as error:
-        return error.reason
-    return ""
+def _examined(content: Content) -> Content:
+    """Return a content, or instead of a file of which damage hides whether it is an array the reason."""
+    if isinstance(content, Nested):
+        try:
+            content.first_bytes(1)
+        except Passing:
+            raise
+        except GlassfsError as error:
+            return Omitted(content.key, error.reason, is_damage=True)
+    return content
 
 
 class Measure(NamedTuple):
