@@ -6,11 +6,14 @@ The rows are those of ``arrays.jsonl`` at the root of a mounted folder, and come
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
@@ -33,6 +36,7 @@ from glassfs.tree import Sources
 from glassfs.view.json import line
 
 HASH = ("hash", TEXT)
+LARGEST = (1 << 63) - 1
 STATISTICS = (("min", NUMBER), ("max", NUMBER), ("mean", NUMBER), ("nan", NUMBER))
 
 
@@ -54,25 +58,49 @@ def command(
     What cannot be read is reported on standard error; exit status 1 if there is any.
     """
     measure = Measure((HASH,) * has_hash + STATISTICS * has_statistics, partial(_measured, has_hash, has_statistics))
-    rows: list[dict[str, Any]] = []
+    # Statistics may have numbers that JSON lacks; without them, Python's own encoder takes a tenth of the time.
+    encoded = line if has_statistics else lambda row: json.dumps(row).encode()
     failures = 0
-    with opened_sources(sources, connection) as opened:
+    with opened_sources(sources, connection) as opened, SortedLines() as lines:
         for found in _found(opened, measure):
             if isinstance(found, dict):
-                rows.append(found)
+                lines.add(-1 if found[STORED] is None else found[STORED], encoded(found))
             else:
-                complain(f"{found[0]}: {reason_of(found[1], found[0])}")
+                name = found[0] or name_of(sources[0])
+                complain(f"{name}: {reason_of(found[1], name)}")
                 failures += not isinstance(found[1], LeftOut)
-    # The order of paths and positions remains among arrays of one size.
-    rows.sort(key=lambda row: -1 if row[STORED] is None else row[STORED], reverse=True)
-    if not rows and not failures:
-        complain(f"{', '.join(map(name_of, sources))}: no arrays")
-    if as_json or not sys.stdout.isatty():
-        # Statistics may have numbers that JSON lacks; without them, Python's own encoder takes a tenth of the time.
-        sys.stdout.writelines(f"{line(row).decode() if has_statistics else json.dumps(row)}\n" for row in rows)
-    else:
-        _print_table(rows)
+        if as_json or not sys.stdout.isatty():
+            sys.stdout.buffer.writelines(lines.all())
+        else:
+            _print_table(lambda: map(json.loads, lines.all()))
+        if not lines.sizes and not failures:
+            complain(f"{', '.join(map(name_of, sources))}: no arrays")
     return 1 if failures else 0
+
+
+class SortedLines:
+    """Lines that are sorted by ``sizes``, the largest first; equal ones stay in their order. They are in a file."""
+
+    def __init__(self) -> None:
+        self.sizes = array("q")
+        self._ends = array("Q", [0])
+
+    def __enter__(self) -> SortedLines:
+        self._file = TemporaryFile()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def add(self, size: int, text: bytes | bytearray) -> None:
+        self.sizes.append(min(size, LARGEST))
+        self._ends.append(self._ends[-1] + self._file.write(text + b"\n"))
+
+    def all(self) -> Iterator[bytes]:
+        self._file.flush()
+        for number in sorted(range(len(self.sizes)), key=self.sizes.__getitem__, reverse=True):
+            start = self._ends[number]
+            yield os.pread(self._file.fileno(), self._ends[number + 1] - start, start)
 
 
 def _measured(has_hash: bool, has_statistics: bool, content: Stored) -> Sequence[Any]:
@@ -88,8 +116,7 @@ def _found(opened: Sources, measure: Measure) -> Iterator[dict[str, Any] | tuple
     """Yield the row of each array, and names and errors of what cannot be read."""
     assert isinstance(opened.overview, Joins)
     files = opened.overview.files()
-    for gap in files.gaps:
-        yield gap.path, gap.error
+    yield from ((gap.path, gap.error) for gap in files.gaps)
     columns = [CONTAINER, POSITION, *(name for name, _ in ARRAY_ROWS + measure.columns)]
     shape = lru_cache(_shape)
     # There is no other reader to whom an array that takes long to read would matter.
@@ -116,17 +143,22 @@ def _shape(text: str) -> Any:
         return text
 
 
-def _print_table(rows: Sequence[dict[str, Any]]) -> None:
+def _print_table(rows: Callable[[], Iterable[dict[str, Any]]]) -> None:
     """Print rows in columns as wide as their values, sizes first and paths last."""
-    names = [name for name in (rows[0] if rows else ()) if name not in (CONTAINER, POSITION, "name", STORED)]
-    lines = [[STORED, *names, "array"]]
-    for row in rows:
-        size = "-" if row[STORED] is None else human_size(row[STORED])
-        lines.append([size, *(_cell(row[name]) for name in names), printable(f"{row[CONTAINER]}/{row['name']}")])
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for size, *cells, path in lines:
-        padded = map(str.ljust, cells, widths[1:])
-        click.echo("  ".join([size.rjust(widths[0]), *padded, path]))
+
+    def lines() -> Iterator[list[str]]:
+        for number, row in enumerate(rows()):
+            size, path = row.pop(STORED), f"{row.pop(CONTAINER)}/{row.pop('name')}"
+            del row[POSITION]
+            if not number:
+                yield [STORED, *row, "array"]
+            yield ["-" if size is None else human_size(size), *map(_cell, row.values()), printable(path)]
+
+    widths = list[int]()
+    for cells in lines():
+        widths = [max(len(cell), width) for cell, width in zip(cells, widths or [0] * len(cells), strict=True)]
+    for size, *cells, path in lines():
+        click.echo("  ".join([size.rjust(widths[0]), *map(str.ljust, cells, widths[1:]), path]))
 
 
 def _cell(value: Any) -> str:
