@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -108,36 +108,30 @@ views_option = click.option(
 @contextmanager
 def opened(source: str, views: str = "", connection: Connection = Connection()) -> Iterator[Tree]:  # noqa: B008
     """Open the tree of one source for a ``with``. Errors name it as it was typed."""
-    with opened_sources([source], connection, views) as sources:
+    with opened_sources(source, connection, views) as sources:
         yield sources.reachable
 
 
 @contextmanager
-def opened_sources(names: Sequence[str], connection: Connection, views: str = "") -> Iterator[Sources]:
-    """Open named sources for a ``with``, for their facts, files and checks."""
-    with naming(names):
-        sources = OpenArguments(tuple(names), views=views, connection=connection).opened()
+def opened_sources(source: str, connection: Connection, views: str = "") -> Iterator[Sources]:
+    """Open a named source for a ``with``, for its facts, files and checks."""
+    if is_url(source):
+        from glassfs.source.remote.options import demand_plain
+
+        demand_plain(source)
+    try:
+        sources = OpenArguments((source,), views=views, connection=connection).opened()
+    except NotFound as error:
+        raise with_hint(error, source) from None
     with sources.tree:
         yield sources
 
 
-@contextmanager
-def naming(names: Sequence[str]) -> Iterator[None]:
-    """Add to NotFound the URL that a missing one of these names may stand for. Raises Refused for a URL that must not
-    be typed.
-    """
-    for name in filter(is_url, names):
-        from glassfs.source.remote.options import demand_plain
+def with_hint(error: NotFound, source: str) -> NotFound:
+    """Add the URL that a missing name may stand for."""
+    from glassfs.source.remote.options import meant_by
 
-        demand_plain(name)
-    try:
-        yield
-    except NotFound as error:
-        from glassfs.source.remote.options import meant_by
-
-        missing = next((name for name in names if not (is_url(name) or os.path.lexists(name))), None)
-        hint = "" if missing is None else meant_by(missing)
-        raise type(error)(f"{error.reason}{hint}", error.source, error.part) from None
+    return type(error)(f"{error.reason}{meant_by(source)}", error.source, error.part) if not is_url(source) else error
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:

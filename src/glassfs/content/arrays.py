@@ -14,7 +14,7 @@ from glassfs import work
 from glassfs.content import dtypes
 from glassfs.content.data import Extent
 from glassfs.content.episodes import TEXT
-from glassfs.content.model import Array, Content, Fields, Group, Member, Omitted, Part, Series, Stored, members_of
+from glassfs.content.model import Array, Fields, Group, Member, Omitted, Part, Series, Stored, members_of
 from glassfs.content.model import Collection as Contents
 from glassfs.content.nested import Nested
 from glassfs.content.pieces import PIECE_BYTES, PIECE_ROWS, Piece, piece_of
@@ -27,7 +27,6 @@ from glassfs.source import Source
 STORED = "stored_bytes"
 ARRAY_ROWS: Columns = (("name", TEXT), ("dtype", TEXT), ("shape", TEXT), (STORED, UNSIGNED))
 """The columns of the table of arrays, beside container and position."""
-UNKNOWN = "files: there are too many of them to find out which are arrays"
 
 
 def stored_pieces(content: Stored) -> Iterator[bytes]:
@@ -86,65 +85,54 @@ def statistics(content: Stored) -> dict[str, Any]:
     return {"min": least, "max": most, "mean": mean, "nan": nan}
 
 
-class FoundArray(NamedTuple):
-    """An array, or why there may be one at a path that cannot be described. ``row`` has the values of ARRAY_ROWS."""
+def arrays_in(
+    root: Contents, elsewhere: Collection[Source] = (),
+) -> Iterator[tuple[tuple[str, str, str, int | None], Stored] | GlassfsError]:
+    """Yield the arrays below a collection whose type and shape are known without decoding, each with the values of
+    ARRAY_ROWS, and errors with the names of what cannot be listed: LeftOut if glassfs does not support it.
 
-    row: tuple[str, str, str, int | None]
-    content: Stored | Omitted
-
-
-def arrays_in(root: Contents, elsewhere: Collection[Source] = ()) -> Iterator[FoundArray]:
-    """Yield the arrays below a collection whose type and shape are known without decoding, and what cannot be listed.
-
-    Their paths have no extensions. Arrays stored in the sources ``elsewhere`` are left out. Nothing is kept. Raises
+    Names are paths without extensions. Arrays stored in the sources ``elsewhere`` are left out. Nothing is kept. Raises
     Passing.
     """
     waiting, has_unknown = [("", _members(root))], False
     while waiting:
         above, members = waiting[-1]
-        member = next(members, None)
-        if member is None:
-            waiting.pop()
+        name = above
+        try:
+            member = next(members, None)
+            if member is None:
+                waiting.pop()
+                continue
+            content = member.content
+            name = "/".join(filter(None, (above, *(component(part) for part in member.name if part))))[:LONGEST]
+            if isinstance(content, Nested):  # damage hides whether a file is an array
+                content.first_bytes(1)
+        except Passing:
+            raise
+        except GlassfsError as error:  # of this member, or the last one of these
+            yield Damaged(error.reason, part=name)
             continue
-        content = _examined(member.content)
-        name = "/".join(filter(None, (above, *(component(part) for part in member.name if part))))
         if isinstance(content, (Group, Fields)) or (isinstance(content, Series) and content.has_groups):
             work.check()
             waiting.append((name, _members(content)))
+        elif isinstance(content, Omitted):
+            reason = content.reason
+            yield Damaged(reason, part=name) if content.is_damage else LeftOut(f"omitted: {reason}", part=name)
         elif isinstance(content, Part):
             if not isinstance(content, Nested) and not has_unknown:
-                yield FoundArray((above, "", "", None), Omitted(b"", UNKNOWN))
+                yield LeftOut("omitted: files: there are too many of them to find out which are arrays", part=above)
                 has_unknown = True
-        elif isinstance(content, Omitted):
-            yield FoundArray((name, "", "", None), content)
         elif isinstance(content, Stored) and not (isinstance(content, Array) and content.known_shape is None):
             facts = content.attributes()
             location = content.data.location() if elsewhere else None
             if "dtype" in facts and "shape" in facts and (location is None or location.source not in elsewhere):
                 stored = int(facts[STORED]) if STORED in facts else None
-                yield FoundArray((name[:LONGEST], facts["dtype"], facts["shape"], stored), content)
+                yield (name, facts["dtype"], facts["shape"], stored), content
 
 
 def _members(collection: Contents) -> Iterator[Member]:
-    """Yield what is in a collection without its meanings, and why the rest of it cannot be listed."""
-    try:
-        yield from collection.members() if isinstance(collection, Group) else members_of(collection)
-    except Passing:
-        raise
-    except GlassfsError as error:
-        yield Member((), Omitted(b"", error.reason, is_damage=True))
-
-
-def _examined(content: Content) -> Content:
-    """Return a content, or instead of a file of which damage hides whether it is an array the reason."""
-    if isinstance(content, Nested):
-        try:
-            content.first_bytes(1)
-        except Passing:
-            raise
-        except GlassfsError as error:
-            return Omitted(content.key, error.reason, is_damage=True)
-    return content
+    """Yield what is in a collection, without its meanings."""
+    yield from collection.members() if isinstance(collection, Group) else members_of(collection)
 
 
 class Measure(NamedTuple):
@@ -160,30 +148,27 @@ NOTHING = Measure((), lambda content: ())
 def array_pieces(
     root: Contents, elsewhere: Collection[Source] = (), measure: Measure = NOTHING,
 ) -> Iterator[tuple[Piece, Sequence[GlassfsError]]]:
-    """Yield the rows of the arrays below a collection in pieces, each with errors that name what is left out.
-
-    These are LeftOut for what glassfs does not support. Values that cannot be measured are None in their rows.
-    """
+    """Yield the rows of ``arrays_in`` in pieces, each with errors. Values that cannot be measured are None."""
     columns = ARRAY_ROWS + measure.columns
     rows: list[tuple[Any, ...]] = []
     errors: list[GlassfsError] = []
     size = 0
-    for row, content in arrays_in(root, elsewhere):
-        if isinstance(content, Omitted):
-            kind = Damaged if content.is_damage else LeftOut
-            errors.append(kind(content.reason if content.is_damage else f"omitted: {content.reason}", part=row[0]))
-            continue
-        measured: Sequence[Any] = [None] * len(measure.columns)
-        try:
-            measured = measure.values(content)
-        except Passing:
-            raise
-        except GlassfsError as error:
-            errors.append(type(error)(error.reason, part=row[0]))
-        rows.append((*row, *measured))
-        size += len(row[0]) + len(row[2])
-        if len(rows) >= PIECE_ROWS or size >= PIECE_BYTES or len(errors) >= PIECE_ROWS:
-            yield piece_of(list(zip(*rows, strict=True)), columns), errors
+    for found in arrays_in(root, elsewhere):
+        if isinstance(found, GlassfsError):
+            errors.append(found)
+        else:
+            row, content = found
+            measured: Sequence[Any] = [None] * len(measure.columns)
+            try:
+                measured = measure.values(content)
+            except Passing:
+                raise
+            except GlassfsError as error:
+                errors.append(type(error)(error.reason, part=row[0]))
+            rows.append((*row, *measured))
+            size += len(row[0]) + len(row[2])
+        if len(rows) + len(errors) >= PIECE_ROWS or size >= PIECE_BYTES:
+            yield piece_of(list(zip(*rows, strict=True)) or [()] * len(columns), columns), errors
             rows, errors, size = [], [], 0
     if rows or errors:
         yield piece_of(list(zip(*rows, strict=True)) or [()] * len(columns), columns), errors

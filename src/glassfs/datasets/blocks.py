@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 import tempfile
 from array import array
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
 from typing import IO, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Collection
-from glassfs.content.arrays import array_pieces
 from glassfs.content.data import Data, Memory, SizedData
-from glassfs.content.join import BLOCK_BYTES, FROM_JSON, Joined, JoinedBlock, JoinedRows, Layout, joined_block
+from glassfs.content.join import BLOCK_BYTES, FROM_JSON, JoinedBlock, JoinedRows, Layout, joined_block
 from glassfs.content.pieces import PIECE_ROWS, ContainerPiece
-from glassfs.content.summary import ARRAYS, EPISODE_ROWS, EPISODES, FEATURES
+from glassfs.content.summary import EPISODE_ROWS, EPISODES, FEATURES
 from glassfs.datasets.files import Gap, SnapshotFile
 from glassfs.errors import NoSpool, TooLarge
 from glassfs.sizes import PIECE, human_size
@@ -141,22 +138,3 @@ class JoinedTables(NamedTuple):
     files: Mapping[str, SnapshotFile]
     gaps: Sequence[Gap]
     parts: Mapping[str, Sequence[Path]]
-
-
-def arrays_of(arrays: Callable[[], Collection], container: str, cache: BlockCache) -> Joined:
-    """Return the table of the arrays in one container, which is called ``container``. They are found on first use."""
-
-    @lru_cache(1)
-    def find() -> JoinedRows:
-        table = BlockTable(ARRAYS, RowStore(cache))
-        rows, gaps = 0, list[Gap]()
-        for piece, errors in array_pieces(arrays()):
-            gaps += [Gap(container, error) for error in errors[:NAMED]]
-            if piece.rows:
-                table.add(ContainerPiece(container, rows, piece))
-                rows += piece.rows
-        table.close()
-        table.finish(gaps)
-        return table.rows
-
-    return Joined(ARRAYS, find)

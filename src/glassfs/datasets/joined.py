@@ -198,7 +198,7 @@ class WithJoined(Directory):
         # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
         # program may have seen, and last those that have rows, for which the containers are read, but not for arrays.
         listed = partial(self.joins.tables, snapshot)
-        for tables_of in (listed, snapshot.expected, snapshot.of_arrays, snapshot.with_rows):
+        for tables_of in (listed, snapshot.expected, lambda: snapshot.may_have_arrays, snapshot.with_rows):
             for node in self._derived(snapshot, tables_of()):
                 if _may_become(node.name, name):
                     node = _renamed(node, self._is_taken, self.ino)
@@ -262,14 +262,8 @@ def joined_of(node: Directory, name: str) -> Table | None:
 
     That of a folder may be empty, and so may that of arrays. Raises what opening raises.
     """
-    if isinstance(node, (ContainerDirectory, NestedDirectory)):
-        opened = node.opened()
-        container, cache = opened.container, node.origin.services.cache
-        if name == ARRAYS and container.arrays is not None:
-            from glassfs.datasets.blocks import arrays_of  # few programs need it
-
-            return arrays_of(container.arrays, node.name or container.sources[0].name.rpartition("/")[2], cache)
-        summary = container.summary(name)
+    if name != ARRAYS and isinstance(node, (ContainerDirectory, NestedDirectory)):
+        summary = node.opened().container.summary(name)
         return summary.table if summary is not None else None
     joins = _joins_of(node)
     return joins.snapshot().table(name) if joins is not None else None
@@ -283,7 +277,7 @@ def tables_with_rows(node: Directory) -> Sequence[str]:
         container = node.opened().container
         found = ((name, container.summary(name)) for name in container.tables)
         names = in_order(name for name, summary in found if summary is not None and summary.table.rows)
-        return [*names, *[ARRAYS][: container.arrays is not None]]
+        return [*names, *[ARRAYS][: isinstance(node, ContainerDirectory) and container.arrays is not None]]
     joins = _joins_of(node)
     return joins.snapshot().with_rows() if joins is not None else ()
 
@@ -293,6 +287,8 @@ def _joins_of(node: Directory) -> Joins | None:
         return node.joins
     if isinstance(node, SideBySide):
         return node.overview if isinstance(node.overview, Joins) else None
+    if isinstance(node, ContainerDirectory):
+        return Joins(node.containers, [Start(node.name or node.location.path[-1], node.location)])
     return Joins(node.containers, [Start("", node.location, node.is_mount_root)]) if isinstance(node, Folder) else None
 
 

@@ -66,12 +66,12 @@ class RowReader:
     """Bytes of one container's rows that the catalogue accepts, and of all rows that are stored together."""
 
     def __init__(
-        self, containers: Containers, calls: TimedCalls, is_of_arrays: bool = False, measure: Measure | None = None,
+        self, containers: Containers, calls: TimedCalls, is_of_arrays: bool = False, measure: Measure = NOTHING,
     ) -> None:
         self._containers = containers
         self._calls = calls
         self._is_of_arrays, self._measure = is_of_arrays, measure
-        self._catalogue = None if measure else containers.catalogue
+        self._catalogue = None if measure.columns else containers.catalogue
         self._cache = containers.services.cache
         self._prefetches = DaemonPool("rows")
         self._ahead: set[Work] = set()
@@ -246,7 +246,7 @@ class RowReader:
             store = file.location.store
             listed = {entry.version for path, entry in files[1:] if Location(store, path) in self._listed}
             elsewhere = [one for one in container.sources[1:] if one.version in listed]
-            for piece, errors in array_pieces(container.arrays(), elsewhere, self._measure or NOTHING):
+            for piece, errors in array_pieces(container.arrays(), elsewhere, self._measure):
                 yield ARRAYS, "", piece, errors
 
 

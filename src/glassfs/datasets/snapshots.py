@@ -63,11 +63,13 @@ class Snapshot:
         self._read: dict[bool, JoinedTables] = {}
         """What was read: True for the table of arrays, which has a pass of its own, False for all others."""
         self._expected: Sequence[str] | None = None
-        self._with_rows: Sequence[str] | None = None
         self._directories: dict[tuple[str, str], str] = {}
         """Those of what the rows describe, by table and container."""
         self._shown: dict[tuple[int, str, bool], ContentDirectory] = {}
         self._lease = Lease(())
+        may_have = (joined_by(file.path, True) or () for file in filter(self._may_show, walked.files))
+        self.may_have_arrays = [ARRAYS] if any(ARRAYS in names for names in may_have) else []
+        """The name of the table of arrays if a file may give it rows, expected or not."""
         self.is_whole = not any(isinstance(gap.error, Passing) for gap in walked.gaps)
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
@@ -119,21 +121,8 @@ class Snapshot:
         return self._expected
 
     def with_rows(self) -> Sequence[str]:
-        """Return the names of the tables that have rows; of arrays if it may have some. Reads all other rows.
-
-        It is always the same, as pages have it.
-        """
-        if self._with_rows is None:
-            self._with_rows = [*_filled(self.read()), *self.of_arrays()]
-        return self._with_rows
-
-    def of_arrays(self) -> Sequence[str]:
-        """Return the name of the table of arrays if it has rows or, before these are read, may have some."""
-        known = self._read.get(True)
-        if known is not None:
-            return _filled(known)
-        names = (joined_by(file.path, True) for file in self._walked if self._may_show(file))
-        return [ARRAYS] if ARRAYS in self.expected() or any(ARRAYS in (some or ()) for some in names) else []
+        """Return the names of the tables that have rows, of arrays if it may have some. Reads all other rows."""
+        return [*_filled(self.read()), *self.may_have_arrays]
 
     def has_closed(self) -> bool:
         """Return whether not every user may still read all rows that it shows."""
