@@ -60,8 +60,10 @@ class Snapshot:
         """Valid until then, whatever its age."""
         self._is_shared = is_shared
         self._locks = {False: threading.Lock(), True: threading.Lock()}
+        """Of each pass: True for the table of arrays, which has one of its own, False for all others."""
+        self._reading: set[bool] = set()
+        """The passes that are under way."""
         self._read: dict[bool, JoinedTables] = {}
-        """What was read: True for the table of arrays, which has a pass of its own, False for all others."""
         self._expected: Sequence[str] | None = None
         self._directories: dict[tuple[str, str], str] = {}
         """Those of what the rows describe, by table and container."""
@@ -176,6 +178,7 @@ class Snapshot:
                     # While one caller reads, which may take minutes, the snapshot stays valid for all others: they wait
                     # for its rows instead of beginning a walk of their own.
                     begun, self.until = self._clock(), float("inf")
+                    self._reading.add(is_of_arrays)
                     try:
                         tables = self._find(is_of_arrays, begun + settings.pass_longest)
                         # Files may have been closed since the walk: it may be long ago, and reading takes time.
@@ -192,7 +195,8 @@ class Snapshot:
                         took = self._clock() - begun
                         # What is missing for a moment is read again, but not at once: that may take as long.
                         longest = min(settings.table_longest_valid, settings.table_valid_times * took)
-                        if not self._locks[not is_of_arrays].locked():  # no other pass is under way
+                        self._reading.discard(is_of_arrays)
+                        if not self._reading:
                             self.until = 0.0 if self.is_whole else self._clock() + longest
         return self._read[is_of_arrays]
 
@@ -257,7 +261,7 @@ class Snapshot:
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             table.finish(gaps, unlisted)
-        self.is_whole = is_whole
+        self.is_whole = self.is_whole and is_whole
         return JoinedTables(tables, files, gaps, parts)
 
 
