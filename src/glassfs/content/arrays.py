@@ -29,28 +29,20 @@ ARRAY_ROWS: Columns = (("name", TEXT), ("dtype", TEXT), ("shape", TEXT), (STORED
 """The columns of the table of arrays, beside container and position."""
 
 
-def stored_pieces(content: Stored) -> Iterator[bytes]:
-    """Yield the bytes of a content as the file has them, at most PIECE at a time.
+def stored_hash(content: Stored) -> str:
+    """Return the XXH3-64 of the bytes of a content as the file has them, as 16 hexadecimal digits.
 
     Bytes that are not contiguous in a file, such as chunks of HDF5, are decoded: an array's items as they are shown, in
-    C order. Raises what reading raises.
+    C order. Takes memory for one piece. Raises what reading raises.
     """
-    data = (isinstance(content, Array) and content.file) or content.data
-    location = data.location()
+    data = content.data
+    location = ((isinstance(content, Array) and content.file) or data).location()
     if location is not None and location.source is not None:
         data = Extent(location.source, location.offset, location.stored)
-    else:
-        data = content.data
+    found = xxhash.xxh3_64()
     for offset in range(0, data.size, PIECE):
         work.check()
-        yield data.read(offset, min(PIECE, data.size - offset))
-
-
-def stored_hash(content: Stored) -> str:
-    """Return the XXH3-64 of ``stored_pieces`` as 16 hexadecimal digits. Takes memory for one piece."""
-    found = xxhash.xxh3_64()
-    for piece in stored_pieces(content):
-        found.update(piece)
+        found.update(data.read(offset, min(PIECE, data.size - offset)))
     return str(found.hexdigest())
 
 
