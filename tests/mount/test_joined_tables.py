@@ -40,7 +40,8 @@ def test_trees_of_a_folder_are_a_table(mounted: Mounted, folder: Path) -> None:
                 "index.html", "trees.csv", "trees.jsonl", "trees.parquet",
             ]
             arrays = pq.read_table(views / "arrays.parquet").to_pandas()
-            assert {*arrays["container"]} == {str(path.relative_to(folder)) for path in folder.rglob("*.trees")} and "edges/left" in {*arrays["name"]}
+            assert {*arrays["container"]} == {str(path.relative_to(folder)) for path in folder.rglob("*.trees")}
+            assert "edges/left" in {*arrays["name"]}
             for read in (pd.read_parquet, pl.read_parquet, lambda path: pq.read_table(path).to_pandas()):
                 found = read(views / "trees.parquet")
                 assert list(found["num_trees"])[:6] == [one.num_trees for one in sequences]
