@@ -52,6 +52,9 @@ def test_commands_print_the_same_as_for_files(s3: S3Server, store: Path, robot: 
     raw = glassfs("cat", *options, "s3://bucket/data/store.kas/nodes/time.npy").output
     assert np.array_equal(np.load(io.BytesIO(raw)), VALUES)
     assert glassfs("cat", *options, "s3://bucket", "data/text.txt").output == b"text"
+    names = [json.loads(line)["name"] for line in glassfs("arrays", store).lines]
+    found = [json.loads(line) for line in glassfs("arrays", "--hash", *options, "s3://bucket/data/").lines]
+    assert [(row["container"], row["name"]) for row in found] == [("store.kas", name) for name in names] and names
     episode = "episodes/0/meta/episode.json"
     both = glassfs("cat", *options, f"s3://bucket/data/sub/robot.kdb/{episode}", "s3://bucket/lone.kas/nodes/flags.npy")
     assert both.output == glassfs("cat", robot, episode).output + glassfs("cat", store, "nodes/flags.npy").output

@@ -1,4 +1,4 @@
-"""The first ten minutes of six users, from an empty folder and with a fresh home, in the words that they type.
+"""The first ten minutes of seven users, from an empty folder and with a fresh home, in the words that they type.
 
 A session is a shell transcript: ``$`` begins a command, ``>`` continues it, ``[1]`` is an exit status other than 0, and
 the other lines are what it prints on both streams. ``…`` stands for any text in a line, alone on a line for any number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_the_episodes_of_a_container(data: glassfs.Library, datasets: Path) -> N
 
 def test_all_tables_over_a_folder(data: glassfs.Library) -> None:
     tables = data.joined()
-    assert list(tables) == ["episodes", "tables", "trees"]
+    assert list(tables) == ["episodes", "tables", "trees", "arrays"]
     assert list(tables["episodes"]) == list(data.episodes())
     (row,) = tables["trees"]
     rows = data["trees.trees"].joined()["trees"]
@@ -65,9 +66,22 @@ def test_all_tables_over_a_folder(data: glassfs.Library) -> None:
     frame = tables["trees"].to_pandas()
     assert list(frame.columns) == tables["trees"].columns and frame["container"].tolist() == ["trees.trees"]
     assert rows.to_polars()["num_samples"].to_list() == tables["trees"]["num_samples"]
-    with pytest.raises(Unsuited, match="has no table of episodes, but of trees: use joined"):
+    with pytest.raises(Unsuited, match="has no table of episodes, but of trees, arrays: use joined"):
         data["trees.trees"].episodes()
-    assert data["store.kas"].joined() == {}
+    assert list(data["store.kas"].joined()) == ["arrays"]
+
+
+def test_the_arrays_of_a_folder_and_of_a_container(data: glassfs.Library) -> None:
+    table, alone = data.arrays(), data["store.kas"].arrays()
+    assert table.columns == alone.columns == ["container", "position", "name", "dtype", "shape", "stored_bytes"]
+    assert list(alone) == [row for row in table if row["container"] == "store.kas"]
+    assert list(alone) == list(data["store.kas"].joined()["arrays"])
+    for row in table:
+        array = data[f"{row['container']}/{row['name']}"]
+        assert list(array.shape) == json.loads(row["shape"]) and row["stored_bytes"] == array.numpy().nbytes
+    assert {row["container"] for row in table} == {"store.kas", "trees.trees"}
+    with pytest.raises(Unsuited, match="has no table of arrays, but of episodes"):
+        data["run1.kdb"].arrays()
 
 
 def test_a_table_is_the_same_from_any_of_its_files(data: glassfs.Library) -> None:

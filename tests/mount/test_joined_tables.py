@@ -36,8 +36,12 @@ def test_trees_of_a_folder_are_a_table(mounted: Mounted, folder: Path) -> None:
         with mounted(folder) as mount:
             views = mount.path / ".glassfs/views"
             assert sorted({*os.listdir(views)} - {*os.listdir(folder)}) == [
+                "arrays.csv", "arrays.html", "arrays.jsonl", "arrays.parquet",
                 "index.html", "trees.csv", "trees.jsonl", "trees.parquet",
             ]
+            arrays = pq.read_table(views / "arrays.parquet").to_pandas()
+            assert {*arrays["container"]} == {str(path.relative_to(folder)) for path in folder.rglob("*.trees")}
+            assert "edges/left" in {*arrays["name"]}
             for read in (pd.read_parquet, pl.read_parquet, lambda path: pq.read_table(path).to_pandas()):
                 found = read(views / "trees.parquet")
                 assert list(found["num_trees"])[:6] == [one.num_trees for one in sequences]
@@ -59,7 +63,8 @@ def test_tables_come_and_go_with_their_containers(mounted: Mounted, folder: Path
     write_trees(folder / "a.trees")
     (folder / "sub").mkdir()
     with mounted(folder, options=["views=parquet+jsonl+by-task"]) as mount:
-        assert {*os.listdir(mount.path)} == {".glassfs", "a.trees", "sub", "trees.parquet", "trees.jsonl"}
+        tables = {"trees.parquet", "trees.jsonl", "arrays.parquet", "arrays.jsonl"}
+        assert {*os.listdir(mount.path)} == {".glassfs", "a.trees", "sub", *tables}
         for name in EPISODES:
             assert not (mount.path / name).exists()
         write_takes(folder / "sub/b.kdb", 1)

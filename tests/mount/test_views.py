@@ -33,7 +33,7 @@ def files_below(root: Path) -> set[str]:
 def is_derived(path: str) -> bool:
     parts = Path(path).parts
     is_below = any(part in DIRECTORIES or part.endswith(".zarr") for part in parts)
-    return path.endswith((*SUFFIXES, "tables.html")) or parts[-1] in PAGES or is_below
+    return path.endswith((*SUFFIXES, "tables.html", "arrays.html")) or parts[-1] in PAGES or is_below
 
 
 @pytest.fixture(scope="module")

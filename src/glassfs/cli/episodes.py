@@ -25,11 +25,12 @@ from glassfs.cli.many import Progress, batch, fault_of, found_under, many_option
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
-from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
+from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit
 from glassfs.datasets.batch.found import TABLE, Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
+from glassfs.datasets.files import in_order
 from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Writer, chosen, encoded, head, mark, read_back, writer
 from glassfs.datasets.where import condition, why_none
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
@@ -102,9 +103,11 @@ def _instead(tables: Mapping[str, int], sources: Sequence[str]) -> str:
     if not tables:
         table = next(filter(os.path.isfile, (os.path.join(source, TABLE) for source in sources)), "")
         return table and f"no container with episodes, but the table of exported ones: {table}"
-    found = ", ".join(f"{counted(count, 'container')} with {name}" for name, count in sorted(tables.items()))
+    first, *others = in_order(tables)
+    found = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in (first, *others))
     source = sources[0] if len(sources) == 1 and (is_url(sources[0]) or os.path.isdir(sources[0])) else "FOLDER"
-    return f"no episodes, but {found}; for a table, run: glassfs cat {shlex.quote(source)} {min(tables)}.jsonl"
+    words = f"arrays {shlex.join(sources)}" if first == ARRAYS else f"cat {shlex.quote(source)} {first}.jsonl"
+    return f"no episodes, but {found}; for a table, run: glassfs {words}"
 
 
 def _form_of(output: str) -> str:

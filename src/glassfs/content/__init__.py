@@ -54,7 +54,7 @@ from glassfs.content.parts import (
     booleans,
 )
 from glassfs.content.rows import rows_of
-from glassfs.content.summary import EPISODES, Summary, summary_of
+from glassfs.content.summary import ARRAYS, EPISODES, Summary, summary_of
 from glassfs.content.table import Column, Documents, Ragged, Recording, Table
 
 # Former names, for formats and views of other packages.
@@ -62,6 +62,7 @@ Film = Video
 Picture = EncodedImage
 
 __all__ = [
+    "ARRAYS",
     "EPISODES",
     "EPISODE_COLUMNS",
     "TIME",

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.model import Collection, Name
-from glassfs.content.summary import EPISODE_ROWS, EPISODES, Summary
+from glassfs.content.summary import ARRAYS, EPISODE_ROWS, EPISODES, Summary
 from glassfs.content.table import Table
 from glassfs.errors import TooLarge
 from glassfs.source import Source
@@ -46,11 +46,12 @@ class Container:
     first. ``check`` yields damage that reading all contents does not find (holes, overlaps, cross-references).
     ``episodes`` returns the table of its episodes; for a container that is one episode, a table of one row and no
     ``directory``. ``summaries`` are functions that return its rows for other joined tables, by their names, or None if
-    it has none after all. ``held`` is the most memory in bytes that the container ever takes while it is open, without
-    its sources, if the format knows that beforehand; otherwise it is measured, which takes as long as opening it.
-    ``is_generic`` says that the format knows of no episodes: layouts may find some. ``prepare`` then reads at once what
-    groups at some paths have, except for groups in them of some names, and those of their attributes that have some
-    names, as far as that saves time.
+    it has none after all. ``arrays`` returns the collection whose arrays are rows of the table ``arrays``, with each of
+    them once and no links followed, for formats of arrays. ``held`` is the most memory in bytes that the container ever
+    takes while it is open, without its sources, if the format knows that beforehand; otherwise it is measured, which
+    takes as long as opening it. ``is_generic`` says that the format knows of no episodes: layouts may find some.
+    ``prepare`` then reads at once what groups at some paths have, except for groups in them of some names, and those of
+    their attributes that have some names, as far as that saves time.
     ``layout_report`` says what the first of its layouts finds in it.
     """
 
@@ -62,6 +63,7 @@ class Container:
     check: Callable[[], Iterator[Fault]] = lambda: iter(())
     episodes: Callable[[], Table | None] = _no_episodes
     summaries: Mapping[str, Callable[[], Summary | None]] = field(default_factory=dict)
+    arrays: Callable[[], Collection] | None = None
     held: int | None = None
     is_generic: bool = False
     prepare: Callable[[Sequence[Name], Sequence[str], Sequence[str]], None] = lambda paths, names, skipped: None
@@ -70,10 +72,11 @@ class Container:
     @property
     def tables(self) -> tuple[str, ...]:
         """The names of the joined tables to which it may give rows."""
-        return (*((EPISODES,) if self.episodes is not _no_episodes else ()), *self.summaries)
+        episodes = (EPISODES,) if self.episodes is not _no_episodes else ()
+        return (*episodes, *self.summaries, *((ARRAYS,) if self.arrays else ()))
 
     def summary(self, name: str) -> Summary | None:
-        """Return its rows for the joined table of this name, or None."""
+        """Return its rows for the joined table of this name, or None; those of arrays are found another way."""
         if name == EPISODES and self.episodes is not _no_episodes:
             table = self.episodes()
             return Summary(EPISODE_ROWS, table) if table is not None else None

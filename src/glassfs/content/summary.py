@@ -22,6 +22,8 @@ Columns: TypeAlias = tuple[tuple[str, str], ...]
 CONTAINER = "container"
 """The first column of each joined table, the container's path. The second is POSITION, the row's number there."""
 EPISODES = EPISODES_KEY.decode()
+ARRAYS = "arrays"
+"""The joined table of arrays, which is read by itself: finding all arrays may take much longer than all other rows."""
 RECORD_COLUMNS: Columns = tuple((name, dtype) for name, dtype in EPISODE_COLUMNS.items() if name != POSITION)
 """The columns of episodes, from whatever format."""
 FEATURES = "features"

@@ -21,6 +21,9 @@ from glassfs.source import Path
 SPOOL_SHARE = 4
 """The rows of a snapshot may take one part of so many of the bytes that all files of blocks may."""
 
+NAMED = 16
+"""Gaps that a table names."""
+
 
 class RowStore:
     """The blocks of some tables: the first MiB in memory, all others in an unnamed file. One thread adds."""
@@ -110,9 +113,9 @@ class BlockTable:
         """Make the rows of all blocks. ``unlisted`` is the number of gaps that not every user may know of."""
         gaps = [gap for gap in gaps if not gap.tables or self.name in gap.tables]
         # Of very many gaps the first ones, so that the text fits an extended attribute.
-        lacking = [f"{gap.path or '.'}: {gap.error.without_source}"[:160] for gap in gaps[:16]]
-        if len(gaps) > 16:
-            lacking.append(f"and {len(gaps) - 16:,} more")
+        lacking = [f"{gap.path or '.'}: {gap.error.without_source}"[:160] for gap in gaps[:NAMED]]
+        if len(gaps) > NAMED:
+            lacking.append(f"and {len(gaps) - NAMED:,} more")
         if self._layout.is_cut:
             lacking.append("columns are left out: there are too many")
         shown = self._layout.shown()

@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import NamedTuple
 
-from glassfs.content import EPISODES
+from glassfs.content import ARRAYS, EPISODES
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import GlassfsError, NotADirectory, NotAllowed, NotFound, TooLarge, Unavailable
@@ -257,13 +257,13 @@ def expected_tables(
     seldom: list[SnapshotFile] = []
     unknown: list[SnapshotFile] = []
     for file in files:
-        tables = containers.tables_of(file.location, file.version)
-        if tables is None:
-            tables = joined_by(file.path)
-            if tables == ():
-                seldom.append(file)
+        tables, usual = containers.tables_of(file.location, file.version), joined_by(file.path)
         if tables is not None:
-            names.update(tables)
+            names.update(name for name in tables if name != ARRAYS or usual is None or ARRAYS in usual)
+        elif usual is not None:
+            names.update(usual)
+            if usual != joined_by(file.path, True):
+                seldom.append(file)
         elif not file.location.store.is_remote:
             unknown.append(file)
     names.update(kept_of(seldom) if seldom else ())
@@ -285,4 +285,4 @@ def _told_by_head(file: SnapshotFile) -> Sequence[str]:
 
 def in_order(names: Iterable[str]) -> list[str]:
     """Return the names of tables in the order in which they are shown."""
-    return sorted(names, key=lambda name: (name != EPISODES, raw(name)))
+    return sorted(names, key=lambda name: (name != EPISODES, name == ARRAYS, raw(name)))

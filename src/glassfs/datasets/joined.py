@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Table
+from glassfs.content import ARRAYS, Table
 from glassfs.content.allowance import LEAST, Allowance
 from glassfs.content.join import Joined
 from glassfs.datasets.files import FileSnapshot, in_order
@@ -120,16 +120,21 @@ class Joins(Overview):
             last = self._last
             return last if last is not None and self._clock() < max(self._until, last.until) else None
 
+    def files(self) -> FileSnapshot:
+        """Return all files below the starts now."""
+        # The same part of the memory that a container may take for what is parsed of it.
+        allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
+        return FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
+
     def _taken(self) -> Snapshot:
         from glassfs.datasets.snapshots import Snapshot  # programs that only look files up need no tables
 
         # The age counts from the end of a walk, and the walk's duration sets it, so that walking takes a tenth of the
         # time at most, however many files there are and however many callers ask.
         begun = self._clock()
-        # The same part of the memory that a container may take for what is parsed of it.
-        allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
-        walked = FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
-        found = Snapshot(self.containers, walked, self.is_shared, self.calls, self._clock, self._title, self.tables)
+        found = Snapshot(
+            self.containers, self.files(), self.is_shared, self.calls, self._clock, self._title, self.tables,
+        )
         ended = self._clock()
         last = self._last
         # The files are those of the last snapshot: its rows, which may have taken long to read, are used on.
@@ -196,8 +201,9 @@ class WithJoined(Directory):
         """Return the node of this name. If no listed table has it, containers are read to find others with rows."""
         snapshot = self.joins.snapshot()
         # From cheap to dear: the tables that are listed now, those that were listed before rows were read, which a
-        # program may have seen, and last those that have rows, for which the containers are read.
-        for tables_of in (partial(self.joins.tables, snapshot), snapshot.expected, snapshot.with_rows):
+        # program may have seen, and last those that have rows, for which the containers are read, but not for arrays.
+        listed = partial(self.joins.tables, snapshot)
+        for tables_of in (listed, snapshot.expected, lambda: snapshot.may_have_arrays, snapshot.with_rows):
             for node in self._derived(snapshot, tables_of()):
                 if _may_become(node.name, name):
                     node = _renamed(node, self._is_taken, self.ino)
@@ -235,7 +241,8 @@ class WithJoined(Directory):
             # Rows of a tree of one user may be of files that only this user may read, whatever the folder's mode says.
             access = Access(0o400, *(self.joins.reader or origin.access[1:]))
         for name in filter(None, tables):
-            is_first = name == tables[0]
+            # A folder of arrays may have episodes that are not known yet, and the first page is theirs.
+            is_first = name == tables[0] != ARRAYS
             found += snapshot.directory(name, is_first, self._views, access, self.ino, origin.volume).listing()
         return found
 
@@ -264,9 +271,9 @@ def open_sources(
 def joined_of(node: Directory, name: str) -> Table | None:
     """Return the rows of a container for a joined table, or the table over all below a folder; None if there is none.
 
-    That of a folder may be empty. Raises what opening raises.
+    That of a folder may be empty, and so may that of arrays. Raises what opening raises.
     """
-    if isinstance(node, (ContainerDirectory, NestedDirectory)):
+    if name != ARRAYS and isinstance(node, (ContainerDirectory, NestedDirectory)):
         summary = node.opened().container.summary(name)
         return summary.table if summary is not None else None
     joins = _joins_of(node)
@@ -274,10 +281,14 @@ def joined_of(node: Directory, name: str) -> Table | None:
 
 
 def tables_with_rows(node: Directory) -> Sequence[str]:
-    """Return the names of the joined tables to which a container, or those below a folder, give rows."""
+    """Return the names of the joined tables to which a container, or those below a folder, give rows, of arrays if they
+    may give some.
+    """
     if isinstance(node, (ContainerDirectory, NestedDirectory)):
-        tables = ((name, joined_of(node, name)) for name in node.opened().container.tables)
-        return in_order(name for name, table in tables if table is not None and table.rows)
+        container = node.opened().container
+        found = ((name, container.summary(name)) for name in container.tables)
+        names = in_order(name for name, summary in found if summary is not None and summary.table.rows)
+        return [*names, *[ARRAYS][: isinstance(node, ContainerDirectory) and container.arrays is not None]]
     joins = _joins_of(node)
     return joins.snapshot().with_rows() if joins is not None else ()
 
@@ -287,6 +298,8 @@ def _joins_of(node: Directory) -> Joins | None:
         return node.joins
     if isinstance(node, SideBySide):
         return node.overview if isinstance(node.overview, Joins) else None
+    if isinstance(node, ContainerDirectory):
+        return Joins(node.containers, [Start(node.name or node.location.path[-1], node.location)])
     return Joins(node.containers, [Start("", node.location, node.is_mount_root)]) if isinstance(node, Folder) else None
 
 

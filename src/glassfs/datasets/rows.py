@@ -16,25 +16,30 @@ from typing import NamedTuple
 import xxhash
 
 from glassfs import work
+from glassfs.content import Container
+from glassfs.content.arrays import NOTHING, Measure, array_pieces
 from glassfs.content.pieces import LAYOUT, Piece, as_json, pieces_of
-from glassfs.content.summary import EPISODE_ROWS
+from glassfs.content.summary import ARRAYS, EPISODE_ROWS
 from glassfs.datasets.files import PUBLIC_FILE, SnapshotFile
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import Unrecognised
+from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.layouts.known import chosen
 from glassfs.names import component
+from glassfs.once import once
 from glassfs.sizes import PIECE
-from glassfs.source import Path
+from glassfs.source import Entry, Path
 from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
+from glassfs.tree.containers.lease import Location
 from glassfs.work import Work
 
 
 class TablePiece(NamedTuple):
     """Piece ``number`` of a container's rows for the joined table ``table``, and whether every user may read it.
 
-    ``directory`` is that of what the rows describe. ``parts`` are the paths of its further files.
+    ``directory`` is that of what the rows describe. ``parts`` are the paths of its further files. ``errors`` name what
+    of the container is left out here, LeftOut for what glassfs does not support.
     """
 
     table: str
@@ -43,10 +48,15 @@ class TablePiece(NamedTuple):
     directory: str
     is_public: bool
     parts: Sequence[Path] = ()
+    errors: Sequence[GlassfsError] = ()
 
 
 class RowReader:
-    """One pass over the rows of many files. A file that hangs raises DeviceFailed."""
+    """One pass over the rows of many files. A file that hangs raises DeviceFailed.
+
+    The rows are those of the table of arrays if the pass ``is_of_arrays``, else those of all other tables. What is
+    measured of arrays, with a ``measure``, is not kept in the catalogue.
+    """
 
     at_once = 500
     """Files looked up in the catalogue together, and stored together."""
@@ -55,10 +65,13 @@ class RowReader:
     most_kept, most_noted = 16 * PIECE, 4 * PIECE
     """Bytes of one container's rows that the catalogue accepts, and of all rows that are stored together."""
 
-    def __init__(self, containers: Containers, calls: TimedCalls) -> None:
+    def __init__(
+        self, containers: Containers, calls: TimedCalls, is_of_arrays: bool = False, measure: Measure = NOTHING,
+    ) -> None:
         self._containers = containers
         self._calls = calls
-        self._catalogue = containers.catalogue
+        self._is_of_arrays, self._measure = is_of_arrays, measure
+        self._catalogue = None if measure.columns else containers.catalogue
         self._dependencies = dependencies(containers.layout)
         self._cache = containers.services.cache
         self._prefetches = DaemonPool("rows")
@@ -67,12 +80,14 @@ class RowReader:
         self._lock = threading.Lock()
         self._noted: dict[bytes, bytes] = {}
         self._size = 0
+        self._files: Sequence[SnapshotFile] = ()
 
     def of_all(self, files: Sequence[SnapshotFile]) -> Iterator[tuple[SnapshotFile, Iterator[TablePiece]]]:
         """Yield each file and its pieces, which must be consumed before the next file.
 
         Iterating over the pieces raises why a container cannot be read. Files that are not containers have none.
         """
+        self._files = files
         try:
             start = 0
             while start < len(files):
@@ -115,7 +130,13 @@ class RowReader:
 
     def _key(self, file: SnapshotFile, number: int) -> bytes:
         """Return the key of a piece of a file's rows."""
-        return xxhash.xxh128_digest(f"{self._dependencies}\0{file.stamp}\0{number}".encode())
+        which = f"{ARRAYS}\0" * self._is_of_arrays
+        return xxhash.xxh128_digest(f"{self._dependencies}\0{which}{file.stamp}\0{number}".encode())
+
+    @once
+    def _listed(self) -> set[Location]:
+        """The locations of all files of the pass."""
+        return {file.location for file in self._files}
 
     def _of(self, file: SnapshotFile, kept: bytes | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
         if kept is None:
@@ -185,22 +206,17 @@ class RowReader:
                 is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
                 is_public = file.is_public and all(entry.permissions & PUBLIC_FILE == PUBLIC_FILE for _, entry in files)
                 parts = [path for path, _ in files[1:]]
-                number = 0
-                for name in container.tables:
-                    summary = container.summary(name)
-                    if summary is None:
-                        continue
-                    directory = component(summary.table.directory) if summary.table.directory else ""
-                    for piece in pieces_of(summary, self._cache):
-                        found = TablePiece(name, number, piece, directory, is_public, parts)
-                        size += len(piece.data)
-                        if is_kept and size <= self.most_kept:
-                            noted.append(found)
-                        else:
-                            # Too many rows, or none are to be kept: the count goes on, so nothing is noted later.
-                            noted.clear()
-                        yield found
-                        number += 1
+                for number, (name, directory, piece, errors) in enumerate(self._pieces(file, container, files)):
+                    found = TablePiece(name, number, piece, directory, is_public, parts, errors)
+                    size += len(piece.data)
+                    # What is left out may be in another file, so it may be there the next time.
+                    is_kept = is_kept and not errors
+                    if is_kept and size <= self.most_kept:
+                        noted.append(found)
+                    else:
+                        # Too many rows, or none are to be kept: the count goes on, so nothing is noted later.
+                        noted.clear()
+                    yield found
         except Unrecognised:
             if not is_kept:
                 return
@@ -214,6 +230,24 @@ class RowReader:
                 is_much = self._size > self.most_noted or len(self._noted) >= self.at_once
             if is_much:
                 self.flush()
+
+    def _pieces(
+        self, file: SnapshotFile, container: Container, files: Sequence[tuple[Path, Entry]],
+    ) -> Iterator[tuple[str, str, Piece, Sequence[GlassfsError]]]:
+        """Yield the pieces of a container for all tables of this pass, with table, directory and errors."""
+        if not self._is_of_arrays:
+            for name in container.tables:
+                summary = container.summary(name)
+                if summary is not None:
+                    directory = component(summary.table.directory) if summary.table.directory else ""
+                    yield from ((name, directory, piece, ()) for piece in pieces_of(summary, self._cache))
+        elif container.arrays is not None:
+            # An array in a further file that is listed, too, is a row of that one: shards of which this is the index.
+            store = file.location.store
+            listed = {entry.version for path, entry in files[1:] if Location(store, path) in self._listed}
+            elsewhere = [one for one in container.sources[1:] if one.version in listed]
+            for piece, errors in array_pieces(container.arrays(), elsewhere, self._measure):
+                yield ARRAYS, "", piece, errors
 
 
 def _packed(found: TablePiece, is_last: bool) -> bytes:

@@ -19,8 +19,8 @@ from glassfs import work
 from glassfs.content import Container, Group, Member, Recording
 from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
-from glassfs.content.summary import EPISODES
-from glassfs.datasets.blocks import BlockTable, JoinedTables, RowStore
+from glassfs.content.summary import ARRAYS, EPISODES
+from glassfs.datasets.blocks import NAMED, BlockTable, JoinedTables, RowStore
 from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, closed_files, expected_tables, in_order
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
@@ -53,20 +53,26 @@ class Snapshot:
         self.containers = containers
         self._calls = calls
         self._walked: Sequence[SnapshotFile] = walked.files
-        """All files, until they were read."""
+        """All files, until all tables were read."""
         self._gaps: Sequence[Gap] = walked.gaps
         self._clock = clock
         self._on_read = on_read
         self.until = 0.0
         """Valid until then, whatever its age."""
         self._is_shared = is_shared
-        self._lock = threading.Lock()
-        self._tables: JoinedTables | None = None
+        self._locks = {False: threading.Lock(), True: threading.Lock()}
+        """Of each pass: True for the table of arrays, which has one of its own, False for all others."""
+        self._reading: set[bool] = set()
+        """The passes that are under way."""
+        self._read: dict[bool, JoinedTables] = {}
         self._expected: Sequence[str] | None = None
         self._directories: dict[tuple[str, str], str] = {}
         """Those of what the rows describe, by table and container."""
         self._shown: dict[tuple[int, str, bool], ContentDirectory] = {}
         self._lease = Lease(())
+        may_have = (joined_by(file.path, True) or () for file in filter(self._may_show, walked.files))
+        self.may_have_arrays = [ARRAYS] if any(ARRAYS in names for names in may_have) else []
+        """The name of the table of arrays if a file may give it rows, expected or not."""
         self.is_whole = not any(isinstance(gap.error, Passing) for gap in walked.gaps)
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
@@ -90,7 +96,7 @@ class Snapshot:
 
     def rows(self, name: str) -> JoinedRows:
         """Return the rows of a table. The first caller reads the containers."""
-        tables = self.read()
+        tables = self.read(name)
         table = tables.tables.get(name)
         if table is None:
             table = BlockTable(name, RowStore(self.containers.services.cache))
@@ -102,20 +108,25 @@ class Snapshot:
 
         No container is opened for that.
         """
-        return self.expected() if self._tables is None else self.with_rows()
+        found: list[str] = []
+        for is_of_arrays in (False, True):
+            known = self._read.get(is_of_arrays)
+            names = self.expected() if known is None else _filled(known)
+            found += [name for name in names if (name == ARRAYS) == is_of_arrays]
+        return found
 
     def expected(self) -> Sequence[str]:
         """Return the names of the tables that should have rows, as far as that was known before they were read."""
         if self._expected is None:
-            if self._tables is not None:
+            if len(self._read) == len(self._locks):
                 return self.with_rows()
             walked, kept = filter(self._may_show, self._walked), RowReader(self.containers, self._calls).kept_tables
             self._expected = expected_tables(self.containers, walked, kept, self._clock)
         return self._expected
 
     def with_rows(self) -> Sequence[str]:
-        """Return the names of the tables that have rows. Reads the containers."""
-        return in_order(name for name, table in self.read().tables.items() if table.rows.rows)
+        """Return the names of the tables that have rows, of arrays if it may have some. Reads all other rows."""
+        return [*_filled(self.read()), *self.may_have_arrays]
 
     def hidden(self) -> Sequence[str]:
         """Return the names of the tables with rows that are all closed. Reads the containers."""
@@ -125,8 +136,7 @@ class Snapshot:
 
     def has_closed(self) -> bool:
         """Return whether not every user may still read all rows that it shows."""
-        tables = self._tables
-        return tables is not None and bool(closed_files(tables.files.values(), tables.parts, self._calls))
+        return any(closed_files(read.files.values(), read.parts, self._calls) for read in list(self._read.values()))
 
     def demand_readable(self, container: str) -> None:
         """Raise Changed if not every user may read a container with rows any more, if the table is shared."""
@@ -167,16 +177,18 @@ class Snapshot:
     def _may_show(self, part: SnapshotFile | Gap | TablePiece) -> bool:
         return part.is_public or not self._is_shared
 
-    def read(self) -> JoinedTables:
-        """Return the tables. The first caller reads the containers."""
-        if self._tables is None:
-            with work.holding(self._lock):
-                if self._tables is None:
+    def read(self, name: str = EPISODES) -> JoinedTables:
+        """Return the tables that are read with this one. The first caller reads the containers."""
+        is_of_arrays = name == ARRAYS
+        if is_of_arrays not in self._read:
+            with work.holding(self._locks[is_of_arrays]):
+                if is_of_arrays not in self._read:
                     # While one caller reads, which may take minutes, the snapshot stays valid for all others: they wait
                     # for its rows instead of beginning a walk of their own.
                     begun, self.until = self._clock(), float("inf")
+                    self._reading.add(is_of_arrays)
                     try:
-                        tables = self._find(begun + settings.pass_longest)
+                        tables = self._find(is_of_arrays, begun + settings.pass_longest)
                         # Files may have been closed since the walk: it may be long ago, and reading takes time.
                         while self._is_shared and (
                             closed := closed_files(tables.files.values(), tables.parts, self._calls)
@@ -184,18 +196,21 @@ class Snapshot:
                             self._walked = [
                                 one._replace(is_public=False) if one.path in closed else one for one in self._walked
                             ]
-                            tables = self._find(begun + settings.pass_longest)
-                        self._tables, self._walked = tables, ()
+                            tables = self._find(is_of_arrays, begun + settings.pass_longest)
+                        self._read[is_of_arrays] = tables
+                        self._walked = self._walked if len(self._read) < len(self._locks) else ()
                         if self._expected is not None:  # which a listing has shown
                             self._on_read(self)
                     finally:
                         took = self._clock() - begun
                         # What is missing for a moment is read again, but not at once: that may take as long.
                         longest = min(settings.table_longest_valid, settings.table_valid_times * took)
-                        self.until = 0.0 if self.is_whole else self._clock() + longest
-        return self._tables
+                        self._reading.discard(is_of_arrays)
+                        if not self._reading:
+                            self.until = 0.0 if self.is_whole else self._clock() + longest
+        return self._read[is_of_arrays]
 
-    def _find(self, until: float) -> JoinedTables:
+    def _find(self, is_of_arrays: bool, until: float) -> JoinedTables:
         """Read all containers in one pass, up to a time."""
         gaps = list(filter(self._may_show, self._gaps))
         unlisted = len(self._gaps) - len(gaps)
@@ -206,7 +221,7 @@ class Snapshot:
         # Pieces come in the order of the files' paths, and a file's pieces in that of its rows, so the rows of a table
         # are sorted without being kept in memory: each table has one block that is not complete.
         is_whole = self.is_whole
-        for file, pieces in RowReader(self.containers, self._calls).of_all(self._walked):
+        for file, pieces in RowReader(self.containers, self._calls, is_of_arrays).of_all(self._walked):
             if self._clock() > until:
                 seconds = settings.pass_longest
                 reason = f"it and others are left out: reading containers took longer than {seconds:g} seconds"
@@ -223,6 +238,9 @@ class Snapshot:
                     table = tables.get(piece.table)
                     if table is None:
                         table = tables[piece.table] = BlockTable(piece.table, store)
+                    if is_shown and piece.errors:
+                        gaps += [Gap(file.path, error, tables=(piece.table,)) for error in piece.errors[:NAMED]]
+                        files[file.path] = file
                     first, rows = firsts.get(piece.table, 0), piece.piece.rows
                     firsts[piece.table] = first + rows
                     if rows and not is_shown:
@@ -241,7 +259,7 @@ class Snapshot:
             # suffix stands.
             except GlassfsError as error:
                 if is_shown:
-                    gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path) or ()))
+                    gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path, True) or ()))
                     files[file.path] = file
                 # A table that lacks rows for a passing reason is read again soon, others only after files change.
                 is_whole = is_whole and not isinstance(error, Passing)
@@ -253,8 +271,13 @@ class Snapshot:
                 is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             table.finish(gaps, unlisted)
-        self.is_whole = is_whole
+        self.is_whole = self.is_whole and is_whole
         return JoinedTables(tables, files, gaps, parts)
+
+
+def _filled(read: JoinedTables) -> list[str]:
+    """Return the names of the tables that have rows."""
+    return in_order(name for name, table in read.tables.items() if table.rows.rows)
 
 
 class EpisodesTable(Joined):

@@ -249,7 +249,10 @@ def _open(opening: Opening) -> Container:
     root = Group(b"", members)
     is_of_trees = first.tree_sequence is not None or appended
     summaries = {tree_sequences.NAME: partial(_trees, opening, first, appended)} if is_of_trees else {}
-    return Container("kastore", f"{first.major}.{first.minor}", root, [source], facts, check, summaries=summaries)
+    return Container(
+        "kastore", f"{first.major}.{first.minor}", root, [source], facts, check, summaries=summaries,
+        arrays=lambda: root,
+    )
 
 
 def _trees(opening: Opening, first: ArrayStore, appended: Sequence[int]) -> Summary | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
-from glassfs.content import EPISODES, Container
+from glassfs.content import ARRAYS, EPISODES, Container
 from glassfs.content.allowance import Allowance
 from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, TooLarge, Unrecognised
 from glassfs.source import BUFFERED, Kind, Path, Source, SourceFile, Store
@@ -52,12 +52,13 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
 }
 """Built-in formats in the order of recognition, and their suffixes. Modules are imported on demand."""
 JOINED: Mapping[str, tuple[str, ...]] = {
-    "kinodb": (EPISODES,), "wshard": (EPISODES,), "kastore": ("trees",), "idv": ("tables",), "npz": (EPISODES,),
-    "hdf5": (EPISODES,),
+    "kinodb": (EPISODES,), "wshard": (EPISODES,), "kastore": ("trees", ARRAYS), "idv": ("tables",),
+    "npz": (EPISODES, ARRAYS), "safetensors": (ARRAYS,), "hdf5": (EPISODES, ARRAYS),
 }
 """The joined tables to which containers of built-in formats may contribute rows; those of others have none."""
-SELDOM = (".kas", ".npz", ".h5", ".hdf5")
-"""Suffixes of files that could, but seldom do: tree sequences are called ``.trees``, most arrays are no episode."""
+EXPECTED: Mapping[str, tuple[str, ...]] = {".kas": (ARRAYS,), ".npz": (ARRAYS,), ".h5": (), ".hdf5": ()}
+"""Suffixes of files that seldom give rows to other tables: tree sequences are called ``.trees``, most arrays are no
+episode. Arrays of HDF5 are not expected either, as a listing whose sizes are asked for would have workers find all."""
 
 log = logging.getLogger(__name__)
 
@@ -278,14 +279,16 @@ def is_expected(name: str) -> bool:
     return may_be_container(name.removesuffix(INDEX))
 
 
-def joined_by(name: str) -> Sequence[str] | None:
-    """Return the joined tables to which a file of this name should give rows, None if no format has its suffix."""
+def joined_by(name: str, has_unexpected: bool = False) -> Sequence[str] | None:
+    """Return the joined tables to which a file of this name should give rows, None if no format has its suffix.
+
+    If it ``has_unexpected``, those to which it may give rows.
+    """
     name = name.lower()
     for known, suffixes in BUILT_IN.items():
-        if name.endswith(SELDOM):
-            return ()
         if name.endswith(suffixes):
-            return JOINED.get(known, ())
+            tables = JOINED.get(known, ())
+            return tables if has_unexpected else EXPECTED.get(name[name.rindex(".") :], tables)
     return next((added.joined for added in installed() if name.endswith(tuple(added.suffixes))), None)
 
 

@@ -199,10 +199,21 @@ class Entry(ArrayLike):
 
         return joined_in(self._directory(), self.path, contents.EPISODES)
 
+    def arrays(self) -> Table:
+        """Return the table of all arrays in this container, or in this folder and all below it, without their values.
+
+        They are those of NPZ, safetensors, HDF5 and kastore. Finding them may take a while. Raises Unsuited if there
+        are none.
+        """
+        from glassfs.library.table import joined_in
+
+        return joined_in(self._directory(), self.path, contents.ARRAYS)
+
     def joined(self) -> dict[str, Table]:
         """Return the tables with a row for each thing of a kind in this container, or in this folder and all below it.
 
-        By name: ``episodes``, ``trees`` for tree sequences, ``tables`` for ML.NET data, and those of other formats.
+        By name: ``episodes``, ``trees`` for tree sequences, ``tables`` for ML.NET data, ``arrays``, and those of other
+        formats.
         """
         from glassfs.library.table import all_joined_in
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from glassfs import content as contents
 from glassfs import installing
-from glassfs.content import EPISODES
+from glassfs.content import ARRAYS, EPISODES
 from glassfs.content.rows import of_records, rows_of, values
 from glassfs.content.table import Column
 from glassfs.datasets.joined import joined_of, tables_with_rows
@@ -177,13 +177,13 @@ def table_of(node: Node, paths: LibraryPaths, path: str) -> Table | None:
     return _table(_parquet(found.content, found.origin), found.content, path)
 
 
-def joined_in(directory: Directory, path: str, name: str) -> Table:
+def joined_in(directory: Directory, path: str, name: str, may_be_empty: bool = False) -> Table:
     """Return the joined table called ``name`` over a directory. Raises Unsuited if there is none.
 
-    The table of episodes of a folder may be empty, others have rows.
+    The table of episodes of a folder may be empty, others have rows unless they ``may_be_empty``.
     """
     table = joined_of(directory, name)
-    if table is None or (name != EPISODES and not table.rows):
+    if table is None or not (may_be_empty or name == EPISODES or table.rows):
         others = ", ".join(printable(other) for other in tables_with_rows(directory))
         reason = f"has no table of {printable(name)}" + (f", but of {others}: use joined()" if others else "")
         raise Unsuited(reason, part=printable(path))
@@ -192,7 +192,8 @@ def joined_in(directory: Directory, path: str, name: str) -> Table:
 
 def all_joined_in(directory: Directory, path: str) -> dict[str, Table]:
     """Return the joined tables over a directory that have rows, by name."""
-    return {name: joined_in(directory, path, name) for name in tables_with_rows(directory)}
+    # Finding whether there are any arrays may take as long as finding all of them.
+    return {name: joined_in(directory, path, name, name == ARRAYS) for name in tables_with_rows(directory)}
 
 
 def _parquet(table: contents.Table, origin: Origin) -> File:

@@ -7,7 +7,6 @@ links are bytes, as text in Latin-1.
 
 from __future__ import annotations
 
-import base64
 import codecs
 import ctypes
 import glob
@@ -113,13 +112,16 @@ class _Container:
 
     def _list(
         self, path: list[str], first: int, count: int, more: list[list[str]], skipped: Sequence[str] = (),
+        sizes: bool = False,
     ) -> Answer:
         """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on; of many bytes
         only the first ones.
 
         The answer to the first request also describes what is in groups below, and ``more`` groups, while that are few
         objects: ``inner`` has the path and the objects of each. Groups called like one of ``skipped`` are left out.
+        With ``sizes`` all datasets have their stored sizes, also those for which an index of chunks is read.
         """
+        self._has_sizes = sizes
         page = _Page()
         total, entries = self._entries(path, first, count, page)
         inner: list[tuple[list[str], list[dict[str, Any]]]] = []
@@ -273,7 +275,7 @@ class _Container:
         try:
             kind = group.links.get_info(name).type
             if kind == h5l.TYPE_HARD:
-                return found | _described_object(h5o.open(group, name))
+                return found | _described_object(h5o.open(group, name), self._has_sizes)
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
                 return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": _final(group, target)}
@@ -354,18 +356,18 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
-def _described_object(found: Any) -> dict[str, Any]:
+def _described_object(found: Any, has_sizes: bool = False) -> dict[str, Any]:
     facts = h5o.get_info(found)
     known = {"address": facts.addr, "names": facts.rc, "attributes": h5a.get_num_attrs(found)}
     if isinstance(found, h5g.GroupID):
         meaning = _marked(found, _MEANINGS) if known["attributes"] else ""
         return {"kind": "group", "links": found.get_num_objs(), "meaning": meaning, **known}
     if isinstance(found, h5d.DatasetID):
-        return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"])}
+        return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"], has_sizes)}
     return {"kind": "type", **known}
 
 
-def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
+def _described_dataset(dataset: Any, attributes: int, has_sizes: bool) -> dict[str, Any]:
     properties = dataset.get_create_plist()
     kind = dataset.get_type()
     layout = _LAYOUTS.get(properties.get_layout(), "unknown")
@@ -382,15 +384,17 @@ def _described_dataset(dataset: Any, attributes: int) -> dict[str, Any]:
         return found
     if attributes and h5a.exists(dataset, b"MATLAB_class"):
         found |= described_matlab(dataset, found)
-    if layout == "contiguous":  # the library would read all of an index of chunks for their size
+    if layout == "contiguous" or has_sizes:  # the library reads all of an index of chunks for their size
         found["stored"] = dataset.get_storage_size()
+    if layout == "contiguous":
         # Behind a user block data that are not allocated have an offset as well.
         is_allocated = dataset.get_space_status() != h5d.SPACE_STATUS_NOT_ALLOCATED
         found["offset"] = dataset.get_offset() if is_allocated else None
     elif layout == "chunked":
         found["chunks"] = list(properties.get_chunk())
         found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
-    found["fill"] = _fill_of(properties, kind, found["type"]["class"])
+    if found["type"]["class"] in ("number", "compound", "bytes"):
+        found["fill"] = hdf5_values.fill_value(properties, kind)
     if marked == "IMAGE":
         found["image"] = True
     return found
@@ -409,16 +413,6 @@ def _marked(holder: Any, names: Sequence[bytes]) -> str:
 def _described_filter(code: int, flags: int, values: tuple[int, ...], name: bytes) -> dict[str, Any]:
     return {"code": code, "values": list(values)[:32], "name": name.decode("latin-1")[:60],
             "available": bool(h5z.filter_avail(code))}
-
-
-def _fill_of(properties: Any, kind: Any, what: str) -> str:
-    """Return the fill value in Base64, as elements are stored; "" for zeros."""
-    if what not in ("number", "compound", "bytes") or properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
-        return ""
-    raw = hdf5_values.fill_value(properties, kind)
-    if len(raw) > 4096:  # it is a part of the description
-        raise ValueError(f"has a fill value of {len(raw)} bytes")
-    return base64.b64encode(raw).decode() if any(raw) else ""
 
 
 class _Class(ctypes.Structure):

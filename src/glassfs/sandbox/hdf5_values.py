@@ -6,6 +6,7 @@ workers import this module.
 
 from __future__ import annotations
 
+import base64
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -101,12 +102,16 @@ def values(dataset: Any, kind: Any, first: int, count: int, refer: Refer) -> lis
     return found
 
 
-def fill_value(properties: Any, kind: Any) -> bytes:
-    """Return the fill value of a dataset with these properties in the memory type ``kind``."""
+def fill_value(properties: Any, kind: Any) -> str:
+    """Return the fill value of a dataset with these properties in Base64, as its elements are stored; "" for zeros."""
+    if properties.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
+        return ""
     raw = ctypes.create_string_buffer(kind.get_size())
     if _fill_value(properties.id, kind.id, raw) < 0:
         raise ValueError("has an unknown fill value")
-    return raw.raw
+    if len(raw) > 4096:  # it is a part of the description
+        raise ValueError(f"has a fill value of {len(raw)} bytes")
+    return base64.b64encode(raw.raw).decode() if any(raw.raw) else ""
 
 
 def native(kind: Any) -> Any:

@@ -16,13 +16,14 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 from glassfs import installing
-from glassfs.content import Container
+from glassfs.content import EPISODES, Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
 from glassfs.formats.hdf5.answers import WorkerAnswers
+from glassfs.formats.hdf5.arrays import ArrayListing
 from glassfs.formats.hdf5.group import GroupListing
 from glassfs.formats.hdf5.outside import OtherFiles
-from glassfs.formats.registry import BUILT_IN, HEAD, JOINED, Format, Head, Opening
+from glassfs.formats.registry import BUILT_IN, HEAD, Format, Head, Opening
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 NAMED = BUILT_IN["hdf5"]
@@ -64,7 +65,7 @@ def open_hdf5(opening: Opening) -> Container:
     facts = {"superblock": version[0], "user_block": start, "attributes": root.attributes}
     return Container(
         "hdf5", str(version[0]), listing.root(root), [source, *others.sources], facts, is_generic=True,
-        prepare=listing.prepare,
+        prepare=listing.prepare, arrays=lambda: ArrayListing(opening, answers, others).root(root),
     )
 
 
@@ -97,4 +98,4 @@ def missing() -> str:
     return "" if is_installed() else f"needs h5py: {installing.command('hdf5')}"
 
 
-FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=JOINED["hdf5"], is_slow=is_slow, missing=missing)
+FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=(EPISODES,), is_slow=is_slow, missing=missing)

@@ -25,7 +25,7 @@ from glassfs.content import (
     Zeros,
     booleans,
 )
-from glassfs.errors import NotInstalled, TooLarge
+from glassfs.errors import LeftOut, NotInstalled, TooLarge
 from glassfs.formats.hdf5 import compounds, elements, filters, images, matlab
 from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs
 from glassfs.formats.hdf5.compounds import Convert, Structures
@@ -106,6 +106,27 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         yield Member((name,), Table(name, dataset.elements, columns, width=compounds.width(kind)))
 
 
+def plain(source: Source, asked: DatasetRequests, dataset: Dataset) -> Content:
+    """Return a dataset that is not hidden as an array, or as bytes of a type; whether it has images is not examined.
+
+    Its stored size must be known. Bytes that are elsewhere, or of variable length, raise LeftOut.
+    """
+    kind, facts = dataset.kind, {"stored_bytes": str(dataset.stored)}
+    has_bytes = kind.name in ("number", "bytes") or (kind.name in ("text", "compound") and bool(kind.item))
+    if not has_bytes or dataset.layout == "virtual":
+        reason = "omitted: its values are of variable length or in other datasets"
+        data: Data = Unreadable(max(1, dataset.stored), LeftOut(reason, source.name))
+        facts |= {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
+        return RawValues(asked.path[-1], data, facts)
+    if kind.name == "number":
+        array = _array(source, asked, dataset)
+        array.type_name = kind.stored if kind.stored and ">" in kind.stored else kind.text
+        array.facts |= facts
+        return array
+    facts |= {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
+    return RawValues(asked.path[-1], _stored_data(source, asked, dataset, None, dataset.size), facts)
+
+
 def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
     """Return a dataset of compounds all of whose fields a structure can have. Raises Damaged."""
     kind = dataset.kind
@@ -145,7 +166,7 @@ def column(
     return Column(key, elements.lines(key, asked, prod(shape), kind)) if len(shape) == 1 else None
 
 
-def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
+def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Values:
     kind = dataset.kind
     shape = dataset.shape + kind.dims
     facts = {"layout": dataset.layout}

@@ -78,6 +78,10 @@ class GroupListing:
         self._attributes: LRU[Path, tuple[frozenset[str] | None, dict[str, Any]]] = LRU(PIECE)
         """Attributes of groups: the names that were asked for, None for all, and what was found."""
 
+    def _described(self, request: dict[str, Any], **hints: Any) -> Any:
+        """Return the answer to a request that describes objects."""
+        return self._answers.described(request, **hints)
+
     def root(self, described: Object) -> Group:
         """Return the root group."""
         return self._group((), (Ancestor(described.address, False),), described.attributes)
@@ -162,7 +166,7 @@ class GroupListing:
     ) -> tuple[int, list[Object]]:
         """Return the number of objects in a group and some of them, and remember those of small groups."""
         request = {"do": "list", "path": as_text(path), "first": first, "count": AT_ONCE}
-        answer = self._answers.described(request, more=list(map(as_text, more)), skipped=list(skipped))
+        answer = self._described(request, more=list(map(as_text, more)), skipped=list(skipped))
         count, objects, inner = description.listed(answer)
         for group, found in [*inner, (path, objects)] if len(objects) == count else inner:
             for one in found:

@@ -11,7 +11,7 @@ from functools import partial
 
 from glassfs.codec import NONE
 from glassfs.codec.compression import decompress_prefix
-from glassfs.content import Container, Group, Member, Nested, Part, Slice, array_as_stored
+from glassfs.content import ARRAYS, Container, Group, Member, Nested, Part, Slice, array_as_stored
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.npz import header
 from glassfs.formats.npz.archive import CODECS, LOCAL, LOCAL_HEADER, Archive, LazyMember, ZipEntry
@@ -36,7 +36,7 @@ def open_npz(opening: Opening) -> Container:
     if archive.hidden:
         opening.warn(f"{archive.hidden} members share their name with a later one, which keeps it")
     root = Group(b"", lambda: map(contents.member, archive.entries))
-    return Container("npz", "ZIP", root, [opening.source], facts, is_generic=True)
+    return Container("npz", "ZIP", root, [opening.source], facts, arrays=lambda: root, is_generic=True)
 
 
 def recognises(head: Head) -> bool:
@@ -110,4 +110,4 @@ def _path(name: bytes) -> tuple[bytes, ...]:
     return tuple(name.split(b"/", 255))  # the rest is one component: no path is longer
 
 
-FORMAT = Format("npz", recognises, open_npz, suffixes=NAMED)
+FORMAT = Format("npz", recognises, open_npz, suffixes=NAMED, joined=(ARRAYS,))

@@ -229,7 +229,8 @@ def model(
         yield Member((TENSORS,), Group(TENSORS, members))
 
     shown = {"tensors": count, "tensor_bytes": size, "types": dict(types.most_common()), **facts}
-    return Container("safetensors", "1", Group(b"", contents), sources, shown)
+    root = Group(b"", contents)
+    return Container("safetensors", "1", root, sources, shown, arrays=lambda: root)
 
 
 def is_safetensors(head: Head) -> bool:

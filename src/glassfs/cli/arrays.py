@@ -1,0 +1,146 @@
+"""``glassfs arrays``: the arrays in containers and folders, the largest first.
+
+The rows are those of ``arrays.jsonl`` at the root of a mounted folder, and come from the catalogue as these do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, suppress
+from functools import partial
+from tempfile import TemporaryFile
+from typing import Any
+
+import click
+
+from glassfs.cli.common import complain, name_of, reason_of
+from glassfs.cli.completion import connection_option, json_option, sources_argument
+from glassfs.cli.many import found_under
+from glassfs.content import Stored
+from glassfs.content.arrays import ARRAY_ROWS, STORED, Measure, statistics, stored_hash
+from glassfs.content.episodes import POSITION, TEXT
+from glassfs.content.pieces import values_of
+from glassfs.content.summary import CONTAINER, NUMBER
+from glassfs.datasets.joined import Joins
+from glassfs.datasets.rows import RowReader
+from glassfs.datasets.timed_calls import TimedCalls
+from glassfs.errors import GlassfsError, LeftOut
+from glassfs.library.session import OpenArguments
+from glassfs.sizes import human_size
+from glassfs.source import Connection
+from glassfs.terminal import printable
+from glassfs.tree import Sources
+from glassfs.view.json import line
+
+HASH = (("hash", TEXT),)
+STATISTICS = (("min", NUMBER), ("max", NUMBER), ("mean", NUMBER), ("nan", NUMBER))
+
+
+@click.command()
+@sources_argument
+@json_option("array")
+@click.option("--hash", "has_hash", is_flag=True, help="Add the XXH3-64 of the stored bytes, all of which are read.")
+@click.option(
+    "--stats", "has_statistics", is_flag=True,
+    help="Add least and largest value, mean, and number of NaN of numeric arrays, all of which are decoded.",
+)
+@connection_option
+def command(
+    sources: tuple[str, ...], as_json: bool, has_hash: bool, has_statistics: bool, connection: Connection,
+) -> int:
+    """Each SOURCE is a container of arrays, or a folder: NPZ, safetensors, HDF5, kastore. Prints name, type, shape and
+    stored bytes of each array: a table on a terminal, else a JSON object per line.
+
+    What cannot be read is reported on standard error; exit status 1 if there is any.
+    """
+    measure = Measure(HASH * has_hash + STATISTICS * has_statistics, partial(_measured, has_hash, has_statistics))
+    places: list[tuple[int, int, int]] = []
+    failures = 0
+    found_under(sources, connection)
+    # Rows are sorted by places in a file, as there may be millions of them.
+    with TemporaryFile() as spool, closing(OpenArguments(sources, connection=connection).opened()) as opened:
+        for found in _found(opened, measure):
+            if isinstance(found, dict):
+                # Statistics may have numbers that JSON lacks; else Python's own encoder takes a tenth of the time.
+                text = bytes(line(found)) if has_statistics else json.dumps(found).encode()
+                size = -1 if found[STORED] is None else found[STORED]
+                places.append((-size, spool.tell(), spool.write(text + b"\n")))
+            else:
+                name = found[0] or name_of(sources[0])
+                complain(f"{name}: {reason_of(found[1], name)}")
+                failures += not isinstance(found[1], LeftOut)
+        spool.flush()
+        places.sort()
+
+        def lines() -> Iterator[bytes]:
+            return (os.pread(spool.fileno(), length, start) for _, start, length in places)
+
+        if as_json or not sys.stdout.isatty():
+            sys.stdout.buffer.writelines(lines())
+        else:
+            _print_table(lines)
+    if not places and not failures:
+        complain(f"{', '.join(map(name_of, sources))}: no arrays")
+    return 1 if failures else 0
+
+
+def _measured(has_hash: bool, has_statistics: bool, content: Stored) -> Sequence[Any]:
+    found = list(statistics(content).values()) if has_statistics else []
+    if has_hash:
+        found.insert(0, None)
+        with suppress(LeftOut):  # it has no stored bytes of its own
+            found[0] = stored_hash(content)
+    return found
+
+
+def _found(opened: Sources, measure: Measure) -> Iterator[dict[str, Any] | tuple[str, GlassfsError]]:
+    """Yield the row of each array, and names and errors of what cannot be read."""
+    assert isinstance(opened.overview, Joins)
+    files = opened.overview.files()
+    yield from ((gap.path, gap.error) for gap in files.gaps)
+    columns = [CONTAINER, POSITION, *(name for name, _ in ARRAY_ROWS + measure.columns)]
+    # There is no other reader to whom an array that takes long to read would matter.
+    reader = RowReader(opened.containers, TimedCalls(threading.TIMEOUT_MAX), True, measure)
+    for file, pieces in reader.of_all(files.files):
+        name = file.location.store.shown(file.location.path)
+        path, first = file.path or file.location.path[-1], 0
+        try:
+            for one in pieces:
+                yield from ((name, error) for error in one.errors)
+                for position, values in enumerate(zip(*values_of(one.piece), strict=True), first):
+                    row = dict(zip(columns, (path, position, *values), strict=True))
+                    with suppress(ValueError):  # a format of another package may describe it in words
+                        row["shape"] = json.loads(row["shape"])
+                    yield row
+                first += one.piece.rows
+        except GlassfsError as error:
+            yield name, error
+
+
+def _print_table(lines: Callable[[], Iterator[bytes]]) -> None:
+    """Print rows in columns as wide as their values, sizes first and paths last."""
+
+    def rows() -> Iterator[list[str]]:
+        for number, text in enumerate(lines()):
+            row = json.loads(text)
+            size, path = row.pop(STORED), f"{row.pop(CONTAINER)}/{row.pop('name')}"
+            del row[POSITION]
+            if not number:
+                yield [STORED, *row, "array"]
+            yield ["-" if size is None else human_size(size), *map(_cell, row.values()), printable(path)]
+
+    widths = [0] * len(next(rows(), ()))
+    for cells in rows():
+        widths = [max(len(cell), width) for cell, width in zip(cells, widths, strict=True)]
+    for size, *cells, path in rows():
+        click.echo("  ".join([size.rjust(widths[0]), *map(str.ljust, cells, widths[1:]), path]))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
