@@ -6,12 +6,12 @@ The rows are those of ``arrays.jsonl`` at the root of a mounted folder, and come
 from __future__ import annotations
 
 import json
-import os
+import mmap
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
-from functools import partial
+from functools import lru_cache, partial
 from tempfile import TemporaryFile
 from typing import Any
 
@@ -59,7 +59,7 @@ def command(
     """
     measure = Measure(HASH * has_hash + STATISTICS * has_statistics, partial(_measured, has_hash, has_statistics))
     places: list[tuple[int, int, int]] = []
-    failures = 0
+    end = failures = 0
     found_under(sources, connection)
     # Rows are sorted by places in a file, as there may be millions of them.
     with TemporaryFile() as spool, closing(OpenArguments(sources, connection=connection).opened()) as opened:
@@ -68,16 +68,18 @@ def command(
                 # Statistics may have numbers that JSON lacks; else Python's own encoder takes a tenth of the time.
                 text = bytes(line(found)) if has_statistics else json.dumps(found).encode()
                 size = -1 if found[STORED] is None else found[STORED]
-                places.append((-size, spool.tell(), spool.write(text + b"\n")))
+                places.append((-size, end, spool.write(text + b"\n")))
+                end += places[-1][2]
             else:
                 name = found[0] or name_of(sources[0])
                 complain(f"{name}: {reason_of(found[1], name)}")
                 failures += not isinstance(found[1], LeftOut)
         spool.flush()
         places.sort()
+        data = mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) if places else b""
 
         def lines() -> Iterator[bytes]:
-            return (os.pread(spool.fileno(), length, start) for _, start, length in places)
+            return (data[start : start + length] for _, start, length in places)
 
         if as_json or not sys.stdout.isatty():
             sys.stdout.buffer.writelines(lines())
@@ -103,6 +105,7 @@ def _found(opened: Sources, measure: Measure) -> Iterator[dict[str, Any] | tuple
     files = opened.overview.files()
     yield from ((gap.path, gap.error) for gap in files.gaps)
     columns = [CONTAINER, POSITION, *(name for name, _ in ARRAY_ROWS + measure.columns)]
+    parsed = lru_cache(json.loads)  # most shapes recur
     # There is no other reader to whom an array that takes long to read would matter.
     reader = RowReader(opened.containers, TimedCalls(threading.TIMEOUT_MAX), True, measure)
     for file, pieces in reader.of_all(files.files):
@@ -114,7 +117,7 @@ def _found(opened: Sources, measure: Measure) -> Iterator[dict[str, Any] | tuple
                 for position, values in enumerate(zip(*values_of(one.piece), strict=True), first):
                     row = dict(zip(columns, (path, position, *values), strict=True))
                     with suppress(ValueError):  # a format of another package may describe it in words
-                        row["shape"] = json.loads(row["shape"])
+                        row["shape"] = parsed(row["shape"])
                     yield row
                 first += one.piece.rows
         except GlassfsError as error:

@@ -111,20 +111,19 @@ def plain(source: Source, asked: DatasetRequests, dataset: Dataset) -> Content:
 
     Its stored size must be known. Bytes that are elsewhere, or of variable length, raise LeftOut.
     """
-    kind, facts = dataset.kind, {"stored_bytes": str(dataset.stored)}
-    has_bytes = kind.name in ("number", "bytes") or (kind.name in ("text", "compound") and bool(kind.item))
-    if not has_bytes or dataset.layout == "virtual":
-        reason = "omitted: its values are of variable length or in other datasets"
-        data: Data = Unreadable(max(1, dataset.stored), LeftOut(reason, source.name))
-        facts |= {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
-        return RawValues(asked.path[-1], data, facts)
-    if kind.name == "number":
+    kind, is_virtual, stored = dataset.kind, dataset.layout == "virtual", {"stored_bytes": str(dataset.stored)}
+    if kind.name == "number" and not is_virtual:
         array = _array(source, asked, dataset)
         array.type_name = kind.stored if kind.stored and ">" in kind.stored else kind.text
-        array.facts |= facts
+        array.facts |= stored
         return array
-    facts |= {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
-    return RawValues(asked.path[-1], _stored_data(source, asked, dataset, None, dataset.size), facts)
+    if not is_virtual and (kind.name == "bytes" or (kind.name in ("text", "compound") and kind.item)):
+        data = _stored_data(source, asked, dataset, None, dataset.size)
+    else:
+        reason = "omitted: its values are of variable length or in other datasets"
+        data = Unreadable(max(1, dataset.stored), LeftOut(reason, source.name))
+    facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
+    return RawValues(asked.path[-1], data, facts | stored)
 
 
 def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
