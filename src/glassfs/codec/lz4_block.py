@@ -165,4 +165,4 @@ def _single(stored: _Stored, window: bytes) -> Iterator[bytes]:
 
 def _window(window: bytes, raw: bytes) -> bytes:
     """Return the bytes that a match after ``raw`` can refer to."""
-    return raw[-WINDOW:] if len(raw) >= WINDOW else (window + raw)[-WINDOW:]
+    return (window + raw[-WINDOW:])[-WINDOW:]
