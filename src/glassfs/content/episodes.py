@@ -13,10 +13,10 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from glassfs.content.model import Array, Content, Member, Omitted, Records, Video
+from glassfs.content.model import Array, Content, Member, Omitted, Records
 from glassfs.content.parts import Counted
 from glassfs.content.table import WIDEST, Column, Recording, Table
-from glassfs.content.video import is_video
+from glassfs.content.video import video_of
 from glassfs.errors import Damaged
 
 EPISODES_KEY, STEPS, FRAME, WHOLE = b"episodes", b"steps", b"frame", b"episode"
@@ -123,15 +123,13 @@ def with_recording(
 
 def steps_of(content: Content) -> int | None:
     """Return the rows of an array that may be a signal, or None for other contents."""
-    shape = _shape(content)
+    shape = (content.known_shape or ()) if isinstance(content, Array) else ()
     return shape[0] if len(shape) in (1, 2) and 0 not in shape[1:] else None
 
 
 def is_camera(content: Content) -> bool:
     """Return whether views may show a content as a video."""
-    if isinstance(content, Array):
-        return is_video(content.dtype, _shape(content), content.modality)
-    return isinstance(content, Video)
+    return video_of(content) is not None
 
 
 def _columns(members: Callable[[], Iterable[Member]], steps: int) -> list[Column]:
@@ -148,7 +146,3 @@ def _cameras(members: Callable[[], Iterable[Member]]) -> list[Member]:
     for member in islice((member for member in members() if is_camera(member.content)), MOST_CAMERAS):
         found.setdefault(member.name, member)
     return list(found.values())
-
-
-def _shape(content: Content) -> tuple[int, ...]:
-    return (content.known_shape or ()) if isinstance(content, Array) else ()
