@@ -7,7 +7,6 @@ codec cannot produce from the stored bytes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import IO, cast
 
 from glassfs.codec import deflate, lz4_block
@@ -75,7 +74,7 @@ def decompress(codec: str, data: Stored, size: int) -> bytes:
     return raw
 
 
-def decompress_prefix(codec: str, data: Stored, size: int) -> bytes:
+def decompress_prefix(data: Stored, size: int) -> bytes:
     """Return up to ``size`` first bytes of deflate data of which ``data`` are the first. Raises Damaged."""
     with deflate.errors():
         return deflate.inflater().decompress(data, size) if size else b""  # zlib takes 0 for no limit
@@ -167,8 +166,8 @@ def _unlz4(data: Stored, size: int) -> bytes:
 
 _WHOLE: dict[str, Callable[[Stored, int], bytes]] = {
     NONE: lambda data, size: bytes(data), ZSTD: _unzstd, LZ4: _unlz4,
-    DEFLATE: lambda data, size: decompress_prefix(DEFLATE, data, size + 1),  # one more, to find one that is too long
-    DEFLATE_PREFIX: partial(decompress_prefix, DEFLATE_PREFIX),
+    DEFLATE: lambda data, size: decompress_prefix(data, size + 1),  # one more, to find one that is too long
+    DEFLATE_PREFIX: decompress_prefix,
 }
 _STREAM: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
     NONE: iter, ZSTD: _unzstd_stream, LZ4: lz4_block.decompress_stream, DEFLATE: _inflate_stream,

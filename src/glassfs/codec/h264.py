@@ -25,6 +25,8 @@ FRONT = 7
 """Bytes before the first macroblock; the last one holds the first bits of its type."""
 HEAD = FRONT + 2
 TAIL = b"\x80"
+_TYPE = b"\x0d\x00"
+"""The type of a macroblock, I_PCM as an Exp-Golomb code of nine bits, and zeros that align the samples after it."""
 
 
 class NalUnit(IntEnum):
@@ -66,16 +68,16 @@ class Bits:
         for value in values:
             self.u(2 * (value + 1).bit_length() - 1, value + 1)
 
-    def aligned(self, trailing: str) -> bytes:
-        """Return whole bytes, the last one filled with as many bits of ``trailing`` as it needs."""
+    def aligned(self) -> bytes:
+        """Return whole bytes, the last one filled with zeros."""
         bits = bin(self._value)[3:]
-        bits += trailing[: -len(bits) % 8]
+        bits += "0" * (-len(bits) % 8)
         return int(bits, 2).to_bytes(len(bits) // 8, "big")
 
     def ended(self) -> bytes:
         """Return whole bytes with trailing bits, which end a parameter set (7.3.2.11)."""
         self.u(1, 1)
-        return self.aligned("0" * 7)
+        return self.aligned()
 
 
 def macroblocks(width: int, height: int) -> tuple[int, int]:
@@ -172,7 +174,7 @@ def head(width: int, height: int, number: int) -> bytes:
     bits.u(1, 0, 0)
     bits.ue(0, 1)  # quantizer unchanged, no deblocking
     bits.ue(25)  # I_PCM
-    return struct.pack(">IB", size_of(width, height) - 4, NalUnit.PICTURE) + bits.aligned("0" * 7)
+    return struct.pack(">IB", size_of(width, height) - 4, NalUnit.PICTURE) + bits.aligned()
 
 
 def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uint8], red: NDArray[np.uint8]) -> None:
@@ -203,13 +205,3 @@ def _filled(plane: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uin
 
     missing = ((0, height - plane.shape[0]), (0, width - plane.shape[1]))
     return plane if plane.shape == (height, width) else np.pad(plane, missing, mode="edge")
-
-
-def _type() -> bytes:
-    """Return mb_type and the bits that align the samples after it."""
-    bits = Bits()
-    bits.ue(25)
-    return bits.aligned("0" * 7)
-
-
-_TYPE = _type()

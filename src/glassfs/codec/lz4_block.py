@@ -26,11 +26,11 @@ def decompress_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     while True:
         stored.fill()
         # If not even one sequence fits into a batch, it is a very long one, or the last one.
-        size, batch = _batch(stored, window)
-        for raw in (batch,) if size else _single(stored, window):
+        batch = _batch(stored, window)
+        for raw in (batch,) if batch else _single(stored, window):
             yield raw
             window = _window(window, raw)
-        if not size and stored.is_empty:
+        if not batch and stored.is_empty:
             return
 
 
@@ -87,21 +87,21 @@ class _Stored:
         return length
 
 
-def _batch(stored: _Stored, window: bytes) -> tuple[int, bytes]:
-    """Decode whole sequences of about PIECE bytes; return the raw size and the raw bytes, 0 if there is none."""
+def _batch(stored: _Stored, window: bytes) -> bytes:
+    """Return the raw bytes of whole sequences, about PIECE of them; none if no sequence is short enough."""
     import lz4.block
 
     end, size = _whole_sequences(stored.data, stored.position)
     if not size:
-        return 0, b""
+        return b""
     try:
-        raw = lz4.block.decompress(
+        raw: bytes = lz4.block.decompress(
             stored.data[stored.position : end] + _CLOSING, uncompressed_size=size + len(_CLOSING) - 2, dict=window
         )
     except lz4.block.LZ4BlockError as error:
         raise Damaged("lz4 data cannot be decoded: a match reaches back too far") from error
     stored.position = end
-    return size, raw[:size]
+    return raw[:size]
 
 
 def _whole_sequences(data: bytes, start: int) -> tuple[int, int]:
@@ -165,4 +165,4 @@ def _single(stored: _Stored, window: bytes) -> Iterator[bytes]:
 
 def _window(window: bytes, raw: bytes) -> bytes:
     """Return the bytes that a match after ``raw`` can refer to."""
-    return raw[-WINDOW:] if len(raw) >= WINDOW else (window + raw)[-WINDOW:]
+    return (window + raw[-WINDOW:])[-WINDOW:]

@@ -75,22 +75,25 @@ class Stream(Data):
 
     If the size is unknown, the first caller that needs it has the bytes made: short ones stay in the cache, longer ones
     in a spool file. The size is noted with the version of the source, so that it is known when the bytes were dropped.
-    Making them again must give the same bytes. ``cost`` returns the memory in bytes that making them takes.
+    Making them again must give the same bytes. ``cost`` returns the memory in bytes that making them takes, and
+    ``location`` where the bytes that they are made of are stored.
 
     Pieces may be empty: between them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as
     another thread may continue.
     """
 
-    __slots__ = ("_cache", "_cost", "_known_cost", "_make", "_size", "key")
+    __slots__ = ("_cache", "_cost", "_known_cost", "_location", "_make", "_size", "key")
 
     def __init__(
         self, cache: BlockCache, key: tuple[Hashable, ...], make: Callable[[], Iterator[bytes]],
         cost: Callable[[], int] = lambda: PIECE, size: int | None = None,
+        location: Callable[[], Location | None] = lambda: None,
     ) -> None:
         self._cache = cache
         self.key = key
         self._make = make
         self._cost = cost
+        self._location = location
         self._known_cost: int | None = None
         self._size = size
 
@@ -118,6 +121,9 @@ class Stream(Data):
         if self._known_cost is None:
             self._known_cost = PIECE + self._cost()
         return self._known_cost
+
+    def location(self) -> Location | None:
+        return self._location()
 
     def whole(self) -> bytearray:
         """Return all bytes. Raises LongStream if they are many and the size is not known yet."""

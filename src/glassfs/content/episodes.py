@@ -8,14 +8,15 @@ read before it is used, and nothing is kept.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
 
-from glassfs.content.model import Array, Content, Member, Omitted, Records, Video
+from glassfs.content.model import Array, Content, Member, Omitted, Records
 from glassfs.content.parts import Counted
 from glassfs.content.table import WIDEST, Column, Recording, Table
-from glassfs.content.video import is_video
+from glassfs.content.video import video_of
 from glassfs.errors import Damaged
 
 EPISODES_KEY, STEPS, FRAME, WHOLE = b"episodes", b"steps", b"frame", b"episode"
@@ -59,13 +60,9 @@ def episodes_table(
     def rows(number: int) -> list[dict[str, Any]]:
         return [{name: row.get(name) for name in columns} for row in block(number)]
 
-    def values(name: str, number: int) -> list[Any]:
-        return [row.get(name) for row in block(number)]
-
-    def made() -> list[Column]:
-        return [column_of(name, dtype, blocks, partial(values, name), cost) for name, dtype in columns.items()]
-
-    records = Records(EPISODES_KEY, blocks, rows, cost=cost)
+    records = Records(EPISODES_KEY, blocks, block, cost=cost)
+    made = partial(columns_of, columns.items(), records, lambda row, name, dtype: row.get(name))
+    records = replace(records, block=rows)
     return Table(EPISODES_KEY, count, made, records, directory, recording=recording, features=features)
 
 
@@ -77,16 +74,22 @@ def recording_in(members: Iterable[Member]) -> Recording:
     raise Damaged("is not an episode any more")
 
 
-def column_of(
-    name: str, dtype: str, blocks: int, block: Callable[[int], list[Any]], cost: Callable[[int], int],
-) -> Column:
-    """Return a column of a dtype, TEXT or TEXTS included. ``block(i)`` returns the values of block i of ``blocks``.
+def columns_of(
+    columns: Iterable[tuple[str, str]], records: Records, value: Callable[[Any, str, str], Any],
+) -> list[Column]:
+    """Return columns of records, given their names and dtypes, TEXT and TEXTS included.
 
-    ``cost(i)`` is the memory in bytes that they may take.
+    ``value`` returns that of a record, given also the name and the dtype of the column.
     """
-    key = name.encode("utf-8", "replace")
-    is_list = dtype == TEXTS
-    return Column(key, Records(key, blocks, block, cost=cost, dtype=TEXT if is_list else dtype), is_list)
+    def values(name: str, dtype: str, number: int) -> list[Any]:
+        return [value(record, name, dtype) for record in records.block(number)]
+
+    found = []
+    for name, dtype in columns:
+        key, is_list = name.encode("utf-8", "replace"), dtype == TEXTS
+        made = replace(records, key=key, block=partial(values, name, dtype), dtype=TEXT if is_list else dtype)
+        found.append(Column(key, made, is_list))
+    return found
 
 
 def with_recording(
@@ -122,15 +125,13 @@ def with_recording(
 
 def steps_of(content: Content) -> int | None:
     """Return the rows of an array that may be a signal, or None for other contents."""
-    shape = _shape(content)
+    shape = (content.known_shape or ()) if isinstance(content, Array) else ()
     return shape[0] if len(shape) in (1, 2) and 0 not in shape[1:] else None
 
 
 def is_camera(content: Content) -> bool:
     """Return whether views may show a content as a video."""
-    if isinstance(content, Array):
-        return is_video(content.dtype, _shape(content), content.modality)
-    return isinstance(content, Video)
+    return video_of(content) is not None
 
 
 def _columns(members: Callable[[], Iterable[Member]], steps: int) -> list[Column]:
@@ -147,7 +148,3 @@ def _cameras(members: Callable[[], Iterable[Member]]) -> list[Member]:
     for member in islice((member for member in members() if is_camera(member.content)), MOST_CAMERAS):
         found.setdefault(member.name, member)
     return list(found.values())
-
-
-def _shape(content: Content) -> tuple[int, ...]:
-    return (content.known_shape or ()) if isinstance(content, Array) else ()

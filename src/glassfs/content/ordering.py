@@ -7,13 +7,14 @@ stored, which NumPy can use without a copy. Any thread.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from functools import partial
 from math import prod
 
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import dtypes
 from glassfs.content.blocks import Stream
-from glassfs.content.data import Data, Location
+from glassfs.content.data import Data
 from glassfs.content.model import Array, AsStored, Order
 from glassfs.content.parts import Converted, Gathered
 from glassfs.sizes import PIECE
@@ -39,7 +40,12 @@ def array_as_stored(
     if shown == dtype and not is_transposed:
         return Array(key, data, dtype, shape)
     item = dtypes.parsed(dtype).itemsize
-    rows = Transposed(cache, (*identity, "in C order"), data, shape, item) if is_transposed else data
+    rows = data
+    if is_transposed:
+        # A large array is transposed some rows at a time, each time in a pass over the data.
+        size, make = item * prod(shape), partial(_pieces, data, shape, item)
+        cost = 2 * min(BOX, size) + 3 * PIECE
+        rows = Stream(cache, (*identity, "in C order"), make, lambda: cost, size, data.location)
     values = rows if shown == dtype or not item else Converted(
         rows, item, item, rows.size, lambda raw: _little_endian(raw, dtype)
     )
@@ -58,28 +64,6 @@ def _little_endian(raw: bytes, dtype: str) -> bytes:
     converted = np.zeros(len(values), dtypes.parsed(dtypes.little_endian(dtype)))
     converted[:] = values
     return converted.tobytes()
-
-
-class Transposed(Stream):
-    """Items of ``item`` bytes in C order, made of ``data``, which has them in Fortran order.
-
-    The cache keeps them under ``key``. A large array is transposed some rows at a time, each time in a pass over the
-    data.
-    """
-
-    __slots__ = ("_data",)
-
-    def __init__(
-        self, cache: BlockCache, key: tuple[Hashable, ...], data: Data, shape: tuple[int, ...], item: int,
-    ) -> None:
-        size = item * prod(shape)
-        super().__init__(
-            cache, key, lambda: _pieces(data, shape, item), lambda: 2 * min(BOX, size) + 3 * PIECE, size,
-        )
-        self._data = data
-
-    def location(self) -> Location | None:
-        return self._data.location()
 
 
 def _pieces(data: Data, shape: tuple[int, ...], item: int) -> Iterator[bytes]:

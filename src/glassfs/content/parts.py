@@ -12,6 +12,7 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 from glassfs import work
@@ -141,9 +142,7 @@ class Concatenated(Parted):
 
     def __init__(self, parts: Sequence[Data]) -> None:
         self._parts = parts
-        self._bounds = [0]
-        for part in parts:
-            self._bounds.append(self._bounds[-1] + part.size)
+        self._bounds = [*accumulate((part.size for part in parts), initial=0)]
 
     @property
     def bounds(self) -> Sequence[int]:

@@ -5,7 +5,6 @@ Nothing read is kept. Any thread. Reading raises Damaged for offsets that do not
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from math import prod
@@ -32,18 +31,18 @@ class Offsets:
     def __init__(self, data: Data, dtype: str, rows: int, total: int) -> None:
         self._data, self._dtype, self.rows, self.total = data, dtype, rows, total
         self._width = int(dtype[2:])
-        self._form = "<" + {"u4": "I", "u8": "Q", "i4": "i", "i8": "q"}[dtype[1:]]
 
     def at(self, row: int) -> int:
         """Return the offset of one row. Raises Damaged if it exceeds the values."""
         offset = 0
         if row or self.rows:
-            (offset,) = struct.unpack(self._form, self._data.read(row * self._width, self._width))
+            stored = self._data.read(row * self._width, self._width)
+            offset = int.from_bytes(stored, "little", signed=self._dtype[1] == "i")
         # A file may have any offsets: one is used only if it is in its place, the first one 0 and the last one the end.
         is_right = 0 <= offset <= self.total and (row > 0 or offset == 0) and (row < self.rows or offset == self.total)
         if not is_right:
             raise _damage()
-        return int(offset)
+        return offset
 
     def of(self, first: int, end: int) -> NDArray[Any]:
         """Return the offsets of the rows ``[first, end]``. Raises Damaged unless they rise within the values."""

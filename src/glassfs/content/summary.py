@@ -11,9 +11,9 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias
 
-from glassfs.content.episodes import EPISODE_COLUMNS, EPISODES_KEY, POSITION, TEXT, TEXTS, column_of
+from glassfs.content.episodes import EPISODE_COLUMNS, EPISODES_KEY, POSITION, TEXT, TEXTS, columns_of
 from glassfs.content.model import Records
-from glassfs.content.table import Column, Table
+from glassfs.content.table import Table
 
 INTEGER, UNSIGNED, NUMBER, BOOLEAN = "<i8", "<u8", "<f8", "|b1"
 """The types of columns, beside TEXT and TEXTS."""
@@ -61,16 +61,7 @@ class Summary(NamedTuple):
 
 def summary_of(name: str, columns: Columns, rows: int, records: Records) -> Summary:
     """Return rows for a joined table that are no table yet: ``records`` of ``rows`` objects with these columns."""
-    return Summary(columns, Table(name.encode(), rows, partial(_columns_of, columns, records), records))
-
-
-def _columns_of(columns: Columns, records: Records) -> list[Column]:
-    def values(name: str, dtype: str, number: int) -> list[Any]:
-        return [value_of(record, name, dtype) for record in records.block(number)]
-
-    return [
-        column_of(name, dtype, records.blocks, partial(values, name, dtype), records.cost) for name, dtype in columns
-    ]
+    return Summary(columns, Table(name.encode(), rows, partial(columns_of, columns, records, value_of), records))
 
 
 def value_of(record: Any, name: str, dtype: str) -> Any:

@@ -28,11 +28,6 @@ class _Layout(NamedTuple):
     is_planar: bool
 
 
-def is_video(dtype: str, shape: tuple[int, ...], modality: str | None) -> bool:
-    """Return whether an array like this is a video."""
-    return _layout(dtype, shape, modality) is not None
-
-
 def frames(array: Array) -> Series | None:
     """Return the frames of a video, or None if the array is not one."""
     layout = _layout_of(array)
@@ -61,18 +56,14 @@ def _frame(array: Array, layout: _Layout, number: int) -> Image:
 
 
 def _layout_of(array: Array) -> _Layout | None:
-    shape = array.known_shape
-    return None if shape is None else _layout(array.dtype, shape, array.modality)
-
-
-def _layout(dtype: str, shape: tuple[int, ...], modality: str | None) -> _Layout | None:
-    is_byte, is_image = dtype == "|u1", modality in ("rgb", "depth")
+    shape = array.known_shape or ()
+    is_byte, is_image = array.dtype == "|u1", array.modality in ("rgb", "depth")
     # Channels at the end win: an array of three rows is more often an image than one of three planes.
     if is_byte and len(shape) == 4 and shape[3] in CHANNELS:
         layout = _Layout(*shape, 8, is_planar=False)
     elif is_byte and len(shape) == 4 and shape[1] == 3 and is_image:
         layout = _Layout(shape[0], shape[2], shape[3], 3, 8, is_planar=True)
-    elif len(shape) == 3 and ((dtype == "<u2" and modality == "depth") or (is_byte and is_image)):
+    elif len(shape) == 3 and ((array.dtype == "<u2" and array.modality == "depth") or (is_byte and is_image)):
         layout = _Layout(*shape, 1, 8 if is_byte else 16, is_planar=False)
     else:
         return None

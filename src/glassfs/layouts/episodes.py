@@ -124,7 +124,7 @@ class Episodes:
         if found is None:
             reason = f"{layout.kind} = {', '.join(layout.places)} leads to no steps"
             return LayoutReport("", matches, missing={"episodes": self._fault.reason if self._fault else reason})
-        return LayoutReport("", matches, found.number, *self._contents(found, 0).tried(found.has_groups))
+        return LayoutReport("", matches, found.number, *self._contents(found, 0).tried())
 
     def _by(self, layout: Layout) -> _Found:
         if layout.kind == WHOLE:
@@ -191,7 +191,7 @@ class Episodes:
             for number in self._numbers(found, block):
                 contents, position = self._contents(found, number), None if found.is_one else number
                 try:
-                    row = contents.row(position, found.has_groups)
+                    row = contents.row(position)
                     described.append((row, features_of(contents.recorded, contents.steps)))
                 except LASTING:  # it cannot be listed, which hides no other episode
                     described.append(({"position": position}, ""))
@@ -302,7 +302,7 @@ class Episodes:
         """Yield the contents of an episode, the table of its steps, and the episode as a whole."""
         contents = self._contents(found, number)
         yield from contents.shown()
-        record = partial(contents.record, None if found.is_one else number, found.has_groups)
+        record = partial(contents.record, None if found.is_one else number)
         yield Member((b"meta", b"episode"), Document(b"episode", record))
         depth = len(found.episode(number).groups) - 1 if found.has_groups else None
         whole = with_recording(lambda: contents.recorded, record, contents.steps, depth)

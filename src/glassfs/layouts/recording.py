@@ -151,16 +151,16 @@ class EpisodeContents:
                 found.setdefault(path, role)
         return found
 
-    def row(self, position: int | None, is_named: bool) -> dict[str, Any]:
+    def row(self, position: int | None) -> dict[str, Any]:
         """Return the values of the columns; those of the layout are more than what follows from contents."""
-        contents = self.recorded
+        contents, groups = self.recorded, self._episode.groups
         signals = {path_of(name): one for name, one in contents if isinstance(one, Array)}
         steps = [signal_of(path, one) for path, one in signals.items() if steps_of(one) == self.steps is not None]
         actions = [one for one in steps if one.role == "action"]
         states = states_of(steps)  # what LeRobot has as observation.state
         found = {
             "position": position,
-            "episode_name": self._episode.group.key.decode("utf-8", "replace") if is_named else None,
+            "episode_name": groups[-1].key.decode("utf-8", "replace") if len(groups) > 1 else None,
             "num_frames": self.steps,
             "action_dim": sum(one.length or 1 for one in actions) if actions else None,
             "state_dim": sum(one.length or 1 for one in states) if states else None,
@@ -171,15 +171,15 @@ class EpisodeContents:
         values = {name: self.value(name, choices) for name, choices in self._layout.columns.items()}
         return found | {name: value for name, value in values.items() if value is not None or name not in found}
 
-    def record(self, position: int | None, is_named: bool) -> dict[str, Any]:
+    def record(self, position: int | None) -> dict[str, Any]:
         """Return all that is known of the episode: its row, further values of the layout, and its attributes."""
-        found = self.row(position, is_named)
+        found = self.row(position)
         more = {name: self.value(name, choices) for name, choices in self._layout.record.items()}
         with suppress(*LASTING):
             more |= self._episode.group.facts(None)
         return found | {name: value for name, value in more.items() if name not in found and value is not None}
 
-    def tried(self, is_named: bool) -> tuple[dict[str, Any], dict[str, str]]:
+    def tried(self) -> tuple[dict[str, Any], dict[str, str]]:
         """Return what the layout finds in this episode, its roles and its row, and what it does not find and why."""
         found, missing = dict[str, Any](), dict[str, str]()
         if self.steps is None:
@@ -189,7 +189,7 @@ class EpisodeContents:
             wanted = " or ".join(pattern.text for patterns in alternatives for pattern in patterns)
             found |= {f"role {role}": paths} if paths else {}
             missing |= {} if paths else {f"role {role}": f"no signal is at {wanted}"}
-        for name, value in self.row(0, is_named).items():
+        for name, value in self.row(0).items():
             if value is None and name in self._layout.columns:
                 missing[name] = "no alternative has a value"
             else:

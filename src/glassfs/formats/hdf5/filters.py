@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
-from glassfs.codec import LZ4, ZSTD, checksum, compression, deflate, lzf
+from glassfs.codec import checksum, compression, deflate, lzf
+from glassfs.codec.compression import LZ4, ZSTD
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.description import Filter
 

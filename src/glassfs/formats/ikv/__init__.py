@@ -91,11 +91,10 @@ def _open_plain(
             yield Fault("root", f"{unused} bytes after the root are unused")
         yield from contents.faults(root, "root")
 
-    facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[root.tag], "members": None}
-    if root.tag == OBJECT:
-        facts["members"] = NodeReader(source, root.start, root.end, "root").varint()
-    top = Group(b"", lambda: members)
-    return Container("ikv", str(facts["version"] or "text"), top, [opening.source], facts, check)
+    count = NodeReader(source, root.start, root.end, "root").varint() if root.tag == OBJECT else None
+    facts = facts | {"root_name": shown(root_name), "root_type": TYPE_NAMES[root.tag], "members": count}
+    version = str(facts["version"] or "text")
+    return Container("ikv", version, Group(b"", lambda: members), [opening.source], facts, check)
 
 
 def _open_indexed(opening: Opening, fields: NodeReader) -> Container:
@@ -112,8 +111,7 @@ def _open_indexed(opening: Opening, fields: NodeReader) -> Container:
         "version": 2, "form": "binary", "root_name": shown(root_name), "root_type": "object", "members": root.count,
         "flags": flags,
     }
-    top = Group(b"", lambda: members)
-    return Container("ikv", "2", top, [opening.source], facts, root.faults)
+    return Container("ikv", "2", Group(b"", lambda: members), [opening.source], facts, root.faults)
 
 
 FORMAT = Format("ikv", recognises, open_ikv, hint, BUILT_IN["ikv"])

@@ -19,6 +19,7 @@ from glassfs.content import (
     Array,
     Blob,
     Content,
+    Data,
     Document,
     Fault,
     Group,
@@ -70,10 +71,7 @@ class Contents:
         return Scalar(key, Decoder(self.source, what).value(node))
 
     def document(self, key: bytes, node: NodeSpan, what: str) -> Document:
-        def value() -> Any:
-            return Decoder(self.source, what).value(node)
-
-        return Document(key, value, cost(node.end - node.start, node.levels))
+        return Document(key, lambda: Decoder(self.source, what).value(node), cost(node.end - node.start, node.levels))
 
     def members(self, node: NodeSpan, what: str) -> Iterator[Member]:
         """Yield the members of an object."""
@@ -116,7 +114,7 @@ class Contents:
         fields = self._reader(node, what, 16)
         element, count, items = fields.u8(), fields.varint(), fields.position
         if element == nodes.INTEGER:
-            integers = Integers(self.source, self.opening.cache, items, node.end, count, what)
+            integers = _integers(self.source, self.opening.cache, items, node.end, count, what)
             return Array(key, integers, "<i8", (count,), "integer")
         if element == nodes.DOUBLE:
             return Array(key, part(self.source, items, 8 * count), "<f8", (count,), "double")
@@ -383,34 +381,28 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-class Integers(Stream):
-    """The items of an array of integers as little-endian 64-bit numbers, stored in ``[start, end)``."""
+def _integers(source: Source, cache: BlockCache, start: int, end: int, count: int, what: str) -> Data:
+    """Return the items of an array of integers as little-endian 64-bit numbers, stored in ``[start, end)``."""
+    cost = 3 * WINDOW + EXPANSION * min(WINDOW, end - start)
 
-    __slots__ = ("_count", "_end", "_source", "_start", "_what")
-
-    def __init__(self, source: Source, cache: BlockCache, start: int, end: int, count: int, what: str) -> None:
-        cost = 3 * WINDOW + EXPANSION * min(WINDOW, end - start)
-        super().__init__(
-            cache, (source.version, "integers", start, count), self._numbers, lambda: cost, 8 * count,
-        )
-        self._source, self._what = source, what
-        self._start, self._end, self._count = start, end, count
-
-    def location(self) -> Location | None:
-        place = part(self._source, self._start, self._end - self._start).location()
-        return place and place._replace(codec="varint")
-
-    def _numbers(self) -> Iterator[bytes]:
-        position, left = self._start, self._count
+    def numbers() -> Iterator[bytes]:
+        position, left = start, count
         while left:
-            with self._cache.waiting():
-                chunk = self._source.read(position, min(WINDOW, self._end - position))
+            with cache.waiting():
+                chunk = source.read(position, min(WINDOW, end - position))
             values, used = leb128.unpack(chunk, left)
             if not used:
-                raise Damaged("its integers have changed since it was opened", self._source.name, self._what)
+                raise Damaged("its integers have changed since it was opened", source.name, what)
             yield _signed(values)
             position += used
             left -= len(values)
+
+    def location() -> Location | None:
+        place = part(source, start, end - start).location()
+        return place and place._replace(codec="varint")
+
+    key = source.version, "integers", start, count
+    return Stream(cache, key, numbers, lambda: cost, 8 * count, location)
 
 
 def _signed(values: Any) -> bytes:

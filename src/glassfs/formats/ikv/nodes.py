@@ -13,6 +13,7 @@ from typing import NamedTuple
 from glassfs.codec.leb128 import TooLong, read, read_at
 from glassfs.content import Data, Extent, Memory, Slice
 from glassfs.source import Reader, Source
+from glassfs.terminal import printable
 
 NULL, STRING, INTEGER, DOUBLE, BOOLEAN, OBJECT, ARRAY = range(7)
 FIXED_SIZES = {NULL: 0, DOUBLE: 8, BOOLEAN: 1}
@@ -206,5 +207,4 @@ class NodeReader(Reader):
 
 def shown(raw: bytes) -> str:
     """Return a name for messages."""
-    text = raw[:60].decode("utf-8", "backslashreplace")
-    return (text if text.isprintable() else repr(text)[1:-1]) + ("…" if len(raw) > 60 else "")
+    return printable(raw[:60]) + ("…" if len(raw) > 60 else "")

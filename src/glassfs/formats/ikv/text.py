@@ -99,13 +99,9 @@ class _Parser:
         if tag:
             self.version = int(tag[1][3:])
             self.position = tag.end()
-            if self._next() == _QUOTE:
-                self.root_name = self._string()
-            else:
-                word = _TOKEN.match(self._text, self.position)
-                if not word or word.lastindex != _WORD:
-                    raise ValueError("has no name after the version")
-                self.root_name, self.position = word[_WORD], word.end()
+            kind, self.root_name = self._token()
+            if kind == _SIGN:
+                raise ValueError("has no name after the version") if self.root_name else _Ended
             if self._next() != ord("{"):
                 raise ValueError("has no brace after the root's name")
         elif first not in b'{"':

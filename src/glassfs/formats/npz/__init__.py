@@ -9,8 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
-from glassfs.codec import NONE
-from glassfs.codec.compression import decompress_prefix
+from glassfs.codec.compression import NONE, decompress_prefix
 from glassfs.content import ARRAYS, Container, Group, Member, Nested, Part, Slice, array_as_stored
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.npz import header
@@ -83,7 +82,7 @@ class ArchiveContents:
         """Return the first bytes of a member, about ``size`` of them at most. Raises Damaged."""
         _, head = self.archive.locate(entry, size)
         codec = CODECS[entry.method]
-        return bytes(head if codec == NONE else decompress_prefix(codec, head, size))
+        return bytes(head if codec == NONE else decompress_prefix(head, size))
 
     def _header(self, entry: ZipEntry) -> header.ArrayHeader | None:
         """Return the header of an array, or None if the member is no array."""

@@ -10,8 +10,8 @@ import struct
 from bisect import bisect_right
 from typing import NamedTuple
 
-from glassfs.codec import CRC32, DEFLATE, NONE, Checksum
-from glassfs.codec.compression import reach
+from glassfs.codec.checksum import CRC32, Checksum
+from glassfs.codec.compression import DEFLATE, NONE, reach
 from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, GlassfsError, NotInstalled

@@ -14,6 +14,7 @@ from glassfs.codec import compression
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Refused
 from glassfs.source import Source
+from glassfs.terminal import printable
 
 MAGIC = b"SHRD"
 VERSION = 2
@@ -179,5 +180,4 @@ class Index:
 
 def label(name: bytes) -> str:
     """Return a name for messages: short, and on one line."""
-    text = name.decode("utf-8", "backslashreplace")
-    return (text if text.isprintable() else repr(text))[:200]
+    return printable(name)[:200]

@@ -16,7 +16,7 @@ from glassfs.content.allowance import LEAST, OBJECT, Allowance
 from glassfs.content.features import parsed
 from glassfs.content.table import Episode
 from glassfs.names import free_name, raw, shortened, text
-from glassfs.view.lerobot.plan import Plan, plan_of
+from glassfs.view.lerobot.plan import DEFAULTS, Plan, plan_of
 from glassfs.view.mp4 import MOST_FRAMES, rate
 
 UNKNOWN = "unknown"
@@ -29,10 +29,6 @@ LONGEST_FILM = 1024
 
 LeRobot compares times as float32 with a tolerance of 1e-4 s. Below 1024 s the steps of float32 are 6e-5 s.
 """
-DEFAULTS = {
-    "timestamp": "<f4", "frame_index": "<i8", "episode_index": "<i8", "index": "<i8", "task_index": "<i8",
-}
-"""The columns that every dataset has, and their dtypes."""
 
 
 class Place(NamedTuple):
@@ -88,8 +84,7 @@ class EpisodeSet:
         self.split = split
         self.fps = fps
         self.plan = plan
-        widths = [column.width for column in plan.columns] + [int(dtype[2:]) for dtype in DEFAULTS.values()]
-        self.step_width = sum(widths)
+        self.step_width = sum(column.width for column in (*plan.columns, *DEFAULTS))
         """The bytes of a step in all columns."""
         self.starts = array("Q", [0])
         """The first frame of each episode, and the end."""

@@ -17,7 +17,7 @@ from glassfs.content.features import Signal, decoded
 from glassfs.errors import Changed
 from glassfs.view.contract import Key
 from glassfs.view.lerobot import plan
-from glassfs.view.lerobot.dataset import DEFAULTS, EpisodeSet
+from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.parquet import Parquet
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, 
     blocks = ColumnBlocks(rows, dataset.step_width, partial(_made, table, dataset, cache, first), cache, key)
 
     def columns() -> list[Column]:
-        inside = [(one.name, one.dtype, (one.length,) if one.length > 1 else ()) for one in dataset.plan.columns]
-        return list(blocks.columns([*inside, *((name, dtype, ()) for name, dtype in DEFAULTS.items())]))
+        features = (*dataset.plan.columns, *plan.DEFAULTS)
+        return list(blocks.columns((one.name, one.dtype, (one.length,) if one.length > 1 else ()) for one in features))
 
     return Parquet(Table(b"data", rows, columns, shared_width=dataset.step_width), cache, key)
 
@@ -77,7 +77,7 @@ def _defaults(dataset: EpisodeSet, frame: int, rows: int) -> list[NDArray[Any]]:
     inside = frames - starts[episodes]
     tasks = np.frombuffer(dataset.task_of, np.uint32)[episodes]
     columns: list[NDArray[Any]] = [inside / dataset.fps, inside, episodes, frames, tasks]
-    return [values.astype(dtype) for values, dtype in zip(columns, DEFAULTS.values(), strict=True)]
+    return [values.astype(one.dtype) for values, one in zip(columns, plan.DEFAULTS, strict=True)]
 
 
 class Steps:

@@ -12,7 +12,8 @@ from glassfs.content import Array, Column, Data, Memory, RaggedText, Records, Ta
 from glassfs.content.allowance import OBJECT
 from glassfs.view.contract import Key
 from glassfs.view.json import render
-from glassfs.view.lerobot.dataset import CHUNKS_SIZE, DEFAULTS, FILE_BYTES, EpisodeSet
+from glassfs.view.lerobot.dataset import CHUNKS_SIZE, FILE_BYTES, EpisodeSet
+from glassfs.view.lerobot.plan import DEFAULTS
 from glassfs.view.lerobot.stats import EpisodeStatistics
 from glassfs.view.parquet import Parquet
 
@@ -67,8 +68,8 @@ def _features(dataset: EpisodeSet, fps: float) -> dict[str, Any]:
                 "has_audio": False,
             },
         }
-    for name, dtype in DEFAULTS.items():
-        features[name] = {"dtype": np.dtype(dtype).name, "shape": [1], "names": None}
+    for column in DEFAULTS:
+        features[column.name] = {"dtype": np.dtype(column.dtype).name, "shape": [1], "names": None}
     return features
 
 

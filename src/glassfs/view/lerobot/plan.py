@@ -57,6 +57,12 @@ class NumberFeature(NamedTuple):
         return self.length * int(self.dtype[2:])
 
 
+DEFAULTS = tuple(NumberFeature(name, dtype, 1, ()) for name, dtype in (
+    ("timestamp", FLOAT), ("frame_index", "<i8"), ("episode_index", "<i8"), ("index", "<i8"), ("task_index", "<i8"),
+))
+"""The columns that every dataset has beside those of its signals."""
+
+
 class Film(NamedTuple):
     """A feature that is a video: its name, the camera, and the size at which it is decoded."""
 

@@ -210,15 +210,16 @@ def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) ->
 
     ``first`` is the number of its first frame in the dataset. All follows from these numbers, without a pass.
     """
+    import numpy as np
+
     indices, timestamps = _of_steps(frames, fps)
-    moved = indices.values + first
-    moved[DEVIATION] = indices.values[DEVIATION]
+    zeros = Statistics(frames, np.zeros_like(indices.values))
     return {
         "timestamp": timestamps,
         "frame_index": indices,
-        "episode_index": _of_constant(episode, frames),
-        "index": Statistics(frames, moved),
-        "task_index": _of_constant(task, frames),
+        "episode_index": _moved(zeros, episode),
+        "index": _moved(indices, first),
+        "task_index": _moved(zeros, task),
     }
 
 
@@ -234,9 +235,8 @@ def _of_steps(frames: int, fps: float) -> tuple[Statistics, Statistics]:
     return of_numbers(indices(), frames), of_numbers(((some / fps).astype(np.float32) for some in indices()), frames)
 
 
-def _of_constant(value: int, frames: int) -> Statistics:
-    import numpy as np
-
-    values = np.full((len(NAMES), 1), float(value))
-    values[DEVIATION] = 0
-    return Statistics(frames, values)
+def _moved(found: Statistics, distance: int) -> Statistics:
+    """Return the statistics of values that are greater by a distance."""
+    values = found.values + distance
+    values[DEVIATION] = found.values[DEVIATION]
+    return Statistics(found.samples, values)

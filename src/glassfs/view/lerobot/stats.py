@@ -33,7 +33,7 @@ from glassfs.view.json import LIMIT
 from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.frames import Steps
-from glassfs.view.lerobot.plan import BOOLEAN, Film, Plan
+from glassfs.view.lerobot.plan import BOOLEAN, Film
 from glassfs.view.lerobot.statistics import NAMES, Pictures, Statistics, aggregate, of_defaults, of_numbers, sampled
 
 if TYPE_CHECKING:
@@ -68,17 +68,8 @@ class StatisticsFeature(NamedTuple):
             yield f"stats/{self.name}/{name}", self.dtype if name in ("min", "max") else "<f8", shape
 
 
-_DEFAULTS = (StatisticsFeature("timestamp", 1, "<f8"), *(
-    StatisticsFeature(name, 1, "<i8") for name in ("frame_index", "episode_index", "index", "task_index")
-))
-
-
-def _features(plan: Plan) -> Iterator[StatisticsFeature]:
-    """Yield the features that are in the container."""
-    for column in plan.columns:
-        yield StatisticsFeature(column.name, column.length, {"f": "<f8", "b": BOOLEAN}.get(column.dtype[1], "<i8"))
-    for film in plan.films:
-        yield StatisticsFeature(film.name, 3, "<f8", is_camera=True)
+def _of_column(column: plan.NumberFeature) -> StatisticsFeature:
+    return StatisticsFeature(column.name, column.length, {"f": "<f8", "b": BOOLEAN}.get(column.dtype[1], "<i8"))
 
 
 class EpisodeStatistics:
@@ -93,9 +84,10 @@ class EpisodeStatistics:
         self._dataset = dataset
         self._cache = cache
         self._key = key
-        self._inside = tuple(_features(dataset.plan))
-        self._numbers_inside = sum(feature.width for feature in self._inside)
-        self.features = (*self._inside, *_DEFAULTS)
+        videos = [StatisticsFeature(film.name, 3, "<f8", is_camera=True) for film in dataset.plan.films]
+        inside = [*map(_of_column, dataset.plan.columns), *videos]
+        self._numbers_inside = sum(feature.width for feature in inside)
+        self.features = (*inside, *map(_of_column, plan.DEFAULTS))
         self._columns = [column for feature in self.features for column in feature.columns()]
         self.width = sum(prod(shape) * int(dtype[2:]) for _, dtype, shape in self._columns)
         """The bytes of an episode in all columns."""

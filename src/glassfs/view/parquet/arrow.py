@@ -42,15 +42,6 @@ class ArrowType(NamedTuple):
         return self.number == TypeNumber.DURATION or any(isinstance(scalar, bytes) for scalar in self.scalars)
 
 
-class ArrowField(NamedTuple):
-    """A column, or the elements of a list."""
-
-    name: str
-    type: ArrowType
-    is_nullable: bool = False
-    children: tuple[ArrowField, ...] = ()
-
-
 def integer(bits: int, is_signed: bool) -> ArrowType:
     return ArrowType(TypeNumber.INT, (("<i", bits), ("<B", is_signed)))
 
@@ -68,22 +59,23 @@ def time(number: TypeNumber, unit: str, zone: str = "") -> ArrowType:
     return ArrowType(number, (("<h", UNITS.index(unit)), *([_string(zone.encode())] if zone else [])))
 
 
-def message(fields: Sequence[ArrowField]) -> bytes:
-    """Return the message for a schema of these fields."""
-    schema = _table({0: ("<h", 0), 1: _vector([_field(field) for field in fields])})
+def message(fields: Sequence[bytes]) -> bytes:
+    """Return the message for a schema of these fields, results of ``field``."""
+    schema = _table({0: ("<h", 0), 1: _vector(fields)})
     version, header_type = 4, 1  # V5, Schema
     root = _table({0: ("<h", version), 1: ("<B", header_type), 2: schema, 3: ("<q", 0)})
     buffer = _aligned(struct.pack("<I4x", 8) + root)
     return b"\xff\xff\xff\xff" + struct.pack("<I", len(buffer)) + buffer
 
 
-def _field(field: ArrowField) -> bytes:
+def field(name: bytes, kind: ArrowType, is_nullable: bool, *children: bytes) -> bytes:
+    """Return a column, or the elements of a list."""
     return _table({
-        0: _string(field.name.encode()),
-        1: ("<B", field.is_nullable),
-        2: ("<B", field.type.number),
-        3: _table(dict(enumerate(field.type.scalars))),
-        5: _vector([_field(child) for child in field.children]),
+        0: _string(name),
+        1: ("<B", is_nullable),
+        2: ("<B", kind.number),
+        3: _table(dict(enumerate(kind.scalars))),
+        5: _vector(children),
     })
 
 

@@ -126,9 +126,9 @@ def _chunk(field: SchemaColumn, chunk: ColumnChunk) -> Value:
     return struct({2: i64(chunk.start, _DIGITS), 3: struct(metadata)})
 
 
-def _arrow(field: SchemaColumn) -> arrow.ArrowField:
+def _arrow(field: SchemaColumn) -> bytes:
     *above, name = field.path
-    found = arrow.ArrowField(name.decode(), field.kind.arrow, field.is_nullable)
+    found = arrow.field(name, field.kind.arrow, field.is_nullable)
     for name in reversed(above[::2]):
-        found = arrow.ArrowField(name.decode(), arrow.ArrowType(arrow.TypeNumber.LIST), field.is_nullable, (found,))
+        found = arrow.field(name, arrow.ArrowType(arrow.TypeNumber.LIST), field.is_nullable, found)
     return found

@@ -88,11 +88,9 @@ class ParquetType:
 
     def shown(self, data: Data) -> Data:
         """Return the values of an array as values of the file, but BOOLEAN as bytes."""
-        convert = self.convert
-        if convert is None:
+        if self.convert is None:
             return data
-        size = data.size // self.stored * self.width
-        return Converted(data, self.stored, self.width, size, lambda raw: bytes(convert(raw)))
+        return Converted(data, self.stored, self.width, data.size // self.stored * self.width, self.convert)
 
 
 TEXT = ParquetType(
