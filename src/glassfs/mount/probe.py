@@ -89,11 +89,11 @@ def _answer(question: Question, readable: int, writable: int) -> NoReturn:
 
 def _status(path: str) -> bytes:
     """Return the status, or the reason why there is none, as JSON."""
+    reason: str | None = GONE
     try:
         if not system.is_dead(path):
             with open(os.path.join(path, ".glassfs/status.json"), "rb") as file:
                 return file.read(16 << 20)  # a longer one is not from glassfs
-        reason = GONE
     except PermissionError:
         reason = NOT_ALLOWED
     except OSError as error:
