@@ -116,7 +116,6 @@ class MountSession:
             for event in (self._wake, self._touched, self.engine.busy):
                 event.set()
             self.sources.finish()
-            self.failures.log_counts()
             if self._measuring is not None:
                 self._measuring.join(settings.removal_of_metrics)
         log.info("%s is no longer mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
