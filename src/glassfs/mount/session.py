@@ -166,10 +166,8 @@ class MountSession:
             stale.append(self.operations.stale(changed))
             # Once more later: a request in progress may bring the old attributes back.
             again.append((now + settings.watch, changed, stale[-1]))
-        is_more = self.engine.invalidate(Stale(
-            [entry for one in stale for entry in one.entries], [node for one in stale for node in one.nodes],
-            dict(pair for one in stale for pair in one.versions.items()),
-        ))
+        for one in stale:
+            is_more = self.engine.invalidate(one)
         work = self.cache.misses + self.cache.drops + len(self.operations.inodes)
         is_clean = self._memory.tick(work, self.cache.used)
         if again or self._unused() < settings.rest_after:
