@@ -103,10 +103,7 @@ class RemoteBlocks:
             if further:
                 further = further[: max(0, self.window - sum(one.is_ahead for one in self._requests.values()))]
             later = self._added(of, further, is_ahead=True)
-            found = [
-                self._requests[of.version, number] if part is None else part
-                for number, part in zip(wanted, parts, strict=True)
-            ]
+            found = [part or self._requests[of.version, number] for number, part in zip(wanted, parts, strict=True)]
         for request in begun:
             self._fetch(request)
         for request in later:
