@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -329,13 +330,16 @@ def test_idle_cache_keeps_few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, made = BlockCache(1000), [Block(number, 100) for number in range(4)]
     for block in made:
         read(cache, block, 0, 100)
-    cache.drop_idle(0.0)
-    cache.drop_idle(settings.cache_idle)
+    cache.drop_idle()
+    now = time.monotonic() + settings.cache_idle
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     read(cache, made[0], 0, 100)
-    cache.drop_idle(settings.cache_idle + 1)
-    cache.drop_idle(2 * settings.cache_idle)
+    cache.drop_idle()
+    now += settings.cache_idle - 1
+    cache.drop_idle()
     assert cache.used == 400 and not cache.drops, "it was read meanwhile"
-    cache.drop_idle(2 * settings.cache_idle + 2)
+    now += 2
+    cache.drop_idle()
     assert cache.used == 100 and cache.drops == 1
     read(cache, made[0], 0, 100)
     assert made[0].wholes == 1, "the block used last stays"

@@ -53,6 +53,18 @@ def test_lines_of_a_traceback_cannot_pass_for_records(formatter: logging.Formatt
     assert all(line.isprintable() and line.startswith(f"{prefix}    ") for line in rest)
 
 
+def test_repeated_error_is_logged_again_after_ten_minutes() -> None:
+    once, passed = logs.Once(), list[float]()
+    for seconds in (0.0, 1.0, 599.0, 601.0, 602.0):
+        fault = record()
+        fault.created = 1e9 + seconds
+        passed += [seconds] if once.filter(fault) else []
+    assert passed == [0.0, 601.0]
+    for number in range(3000):
+        once.filter(logging.LogRecord("x", logging.ERROR, "f", 1, f"block {number}", (), None))
+    assert len(once._logged.items()) <= 1000
+
+
 def test_levels_of_the_journal() -> None:
     levels = {"CRITICAL": 2, "ERROR": 3, "WARNING": 4, "INFO": 6, "DEBUG": 7}
     for name, number in levels.items():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 
 from glassfs.errors import Changed
+from glassfs.mount.engines import notices as notices_module
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.crew import Task
 from glassfs.mount.engines.notices import NODES_AT_ONCE, PRUNED_AT_ONCE, Notices
@@ -54,7 +56,7 @@ class World:
             is_abandoned=lambda ident: any(ident in nodes for nodes in self.abandoned.values()),
             abandoned_entries=lambda: list(self.abandoned_entries), surplus=self._surplus,
         )
-        self.notices = Notices(self._notify, inodes, lambda: list(self.tasks), lambda: self.now, self._sleep)  # type: ignore[arg-type]
+        self.notices = Notices(self._notify, inodes, lambda: list(self.tasks))  # type: ignore[arg-type]
         self.notices.agree(offer)
 
     def _surplus(self) -> Known | None:
@@ -92,7 +94,9 @@ class World:
     def send(self, *entries: tuple[int, str], nodes: tuple[int, ...] = ()) -> list[tuple[int, object]]:
         """Send what is stale; return what the kernel got."""
         self.seen = []
-        self.notices.send(Stale(entries, nodes))
+        clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self._sleep)
+        with patch.object(notices_module, "time", clock):
+            self.notices.send(Stale(entries, nodes))
         return self.seen
 
     def begin(self, opcode: int, ident: int) -> Task:
@@ -126,7 +130,7 @@ def test_requests_that_end_soon_delay_no_name() -> None:
     def go_on(seconds: float) -> None:
         world.tasks = [Task(LOOKUP, world.tasks[0].unique + 1, 5, b"")]
 
-    world.notices._sleep = go_on
+    world._sleep = go_on  # type: ignore[method-assign]
     assert world.send((5, "a")) == [(ENTRY, (5, "a", 1))]
     assert world.tasks[0].unique == first.unique + 1
 

@@ -137,11 +137,10 @@ def test_key_and_validator_are_not_concatenated(folder: Path) -> None:
 def test_facts_with_strong_validators_are_stored(folder: Path) -> None:
     cache = opened(folder)
     cache.note_facts("key", Facts(10, '"a"', 5))
-    for etag in ("", "*", 'W/"b"', "x" * 5000):
+    for etag in ("", "*", 'W/"b"'):
         cache.note_facts("key", Facts(11, etag, 6))
         cache.note_facts(f"other {etag}", Facts(11, etag, 6))
         assert cache.facts(f"other {etag}") is None
-    cache.note_facts("key", Facts(1 << 70, '"c"', 6))
     cache.close()
     cache = opened(folder)
     assert cache.facts("key") == Facts(10, '"a"', 5)

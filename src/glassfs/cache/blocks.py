@@ -161,12 +161,12 @@ class BlockCache(ByteCache):
         """Let another cache count bytes in ``memory``; ``evict`` is as for ``MemoryBudget``."""
         self._others.append(evict)
 
-    def drop_idle(self, now: float | None = None) -> None:
+    def drop_idle(self) -> None:
         """Evict all but ``IDLE_BYTES`` if no block was read for a while, and spools that were not.
 
         One thread, periodically.
         """
-        now = time.monotonic() if now is None else now
+        now = time.monotonic()
         self._give_up(lambda spool: now - spool.idle_since() > settings.spool_kept)
         count, since = self._used
         if count != self.hits + self.misses:

@@ -139,26 +139,24 @@ class Catalogue:
 class _State:
     """The tasks of one process: what waits to be written, and the search that timed out last."""
 
-    MOST_WAITING, MOST_BYTES = 64, 32 << 20
-    """Puts that wait to be written, and the bytes that they hold; further ones are dropped."""
+    MOST_BYTES = 32 << 20
+    """Bytes that wait to be written; further ones are dropped."""
 
     def __init__(self) -> None:
         self.late: Future[Any] | None = None
         self._lock = threading.Lock()
-        self._count = self._bytes = 0
+        self._bytes = 0
 
     def add(self, size: int) -> bool:
         """Count a task that holds so many bytes; return False if it is too much. One alone never is."""
         with self._lock:
-            if self._count >= self.MOST_WAITING or (self._count and self._bytes + size > self.MOST_BYTES):
+            if self._bytes and self._bytes + size > self.MOST_BYTES:
                 return False
-            self._count += 1
             self._bytes += size
             return True
 
     def remove(self, size: int) -> None:
         with self._lock:
-            self._count -= 1
             self._bytes -= size
 
 

@@ -53,12 +53,9 @@ class Findings:
     Findings of another ``version`` of glassfs are not used.
     """
 
-    def __init__(
-        self, catalogue: Callable[[], Catalogue | None], version: str, clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, catalogue: Callable[[], Catalogue | None], version: str) -> None:
         self._catalogue = catalogue
         self._version = version
-        self._clock = clock
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
         self._along: LRU[Key, bytes] = LRU(AHEAD_BYTES)
@@ -72,7 +69,7 @@ class Findings:
 
     def find(self, stamp: str, name: bytes) -> bytes | None:
         """Return what is kept under a name of the container with that stamp."""
-        if self._changed and self._clock() >= self._due:
+        if self._changed and time.monotonic() >= self._due:
             self.flush()
         return self._of(stamp).values.get(name)
 
@@ -88,7 +85,7 @@ class Findings:
         if name in before.values or size > MOST_OF_CONTAINER:
             return
         kept = Kept({**before.values, name: value}, size)
-        now = self._clock()
+        now = time.monotonic()
         with self._lock:
             if not self._changed:
                 self._due = now + settings.findings_flush

@@ -51,7 +51,7 @@ def umount(mountpoints: tuple[str, ...], lazy: bool) -> None:
     """A mount point that glassfs created is removed if it is empty."""
     for mountpoint in mountpoints:
         path = system.real_path(mountpoint)
-        is_own = not lazy and system.is_glassfs(path) and mountpoints_of_glassfs.is_own(path)
+        is_own = not lazy and mountpoints_of_glassfs.is_own(path)
         system.unmount(mountpoint, lazy)
         if is_own:
             # Without waiting, the name might still exist when the next command needs it.

@@ -1,4 +1,4 @@
-"""Map exceptions to errno values, in this one place, and log them without letting repeated errors flood the log."""
+"""Map exceptions to errno values, in this one place, and log them. ``logs`` keeps repeated errors from the log."""
 
 from __future__ import annotations
 
@@ -19,13 +19,9 @@ from glassfs.errors import (
     Unavailable,
     is_lack,
 )
-from glassfs.lru import LRU
 from glassfs.work import Canceled
 
 log = logging.getLogger(__name__)
-
-REMEMBERED = 1000
-"""Logged sentences that are remembered."""
 
 _ERRNO: tuple[tuple[type[GlassfsError], int], ...] = (
     (NotFound, errno.ENOENT),
@@ -58,11 +54,10 @@ class Answer(Exception):
 
 
 class Failures:
-    """Maps exceptions of requests to errno values. Each sentence is logged once and then counted. Any thread."""
+    """Maps exceptions of requests to errno values, logs and counts them. Any thread."""
 
     def __init__(self) -> None:
         self.count = 0
-        self._seen: LRU[str, int] = LRU(REMEMBERED)
         self._lock = threading.Lock()
 
     def errno_of(self, error: BaseException) -> int:
@@ -79,17 +74,7 @@ class Failures:
         self._note(str(error), None)
         return number
 
-    def log_counts(self) -> None:
-        """Log how often each sentence occurred that occurred more than once."""
-        for sentence, times in self._seen.items():
-            if times > 1:
-                log.error("%s (%d times in all)", sentence, times)
-
     def _note(self, sentence: str, unexpected: BaseException | None) -> None:
         with self._lock:
             self.count += 1
-            times = (self._seen.peek(sentence) or 0) + 1
-            self._seen.put(sentence, times)
-        # Once: a program that reads a damaged block in a loop must not fill the log.
-        if times == 1:
-            log.error("%s", sentence, exc_info=unexpected)
+        log.error("%s", sentence, exc_info=unexpected)

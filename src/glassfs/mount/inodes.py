@@ -283,8 +283,8 @@ class Inodes:
             tops = [run for name in names if (run := self._named.get(name)) is not None]
             tops += [run for run in self._detached.values() if (run.parent, run.name) in names]
             wanted = {top.holding for top in tops if not is_folder(top.node)}
-            if root is not None and not is_folder(root):
-                wanted |= {self._holdings[lease] for lease in (root.origin.lease,) if lease in self._holdings}
+            if root is not None and not is_folder(root) and (held := self._holdings.get(root.origin.lease)) is not None:
+                wanted.add(held)
         return by_version((run for run in self._runs() if run.holding in wanted), self._lock) if wanted else {}
 
     def surplus(self) -> KnownIds | None:

@@ -1,7 +1,7 @@
 """Configure the log: where it goes and how a line looks.
 
 A warning or error is logged once in ten minutes, whichever part of glassfs reports it: what a listing warns of is the
-reason why a read fails a moment later.
+reason why a read fails a moment later. A program that reads a damaged block in a loop must not fill the log.
 
 A record is one line of printable text, even if it contains names from untrusted containers. A traceback follows on
 indented lines, so that none of them can pass for a record. Handlers never raise: a line that cannot be written is lost.

@@ -27,14 +27,12 @@ class OwnMountPoint:
 
     name: str
     path: str
-    device: int
-    inode: int
+    status: os.stat_result
 
     def remove(self) -> None:
         """Remove the directory if it is still the same one and empty. Never raises."""
         with suppress(OSError):  # removed already, or not empty
-            status = os.lstat(self.path)
-            if (status.st_dev, status.st_ino) == (self.device, self.inode):
+            if os.path.samestat(os.lstat(self.path), self.status):
                 os.rmdir(self.path)
 
 
@@ -86,8 +84,7 @@ def make_at(path: str) -> OwnMountPoint | None:
 
 
 def _own(name: str) -> OwnMountPoint:
-    status = os.lstat(name)
-    return OwnMountPoint(name, os.path.abspath(name), status.st_dev, status.st_ino)
+    return OwnMountPoint(name, os.path.abspath(name), os.lstat(name))
 
 
 def _names(source: str) -> list[str]:

@@ -76,10 +76,6 @@ DESCRIPTIONS = {
 }
 
 
-class UnknownOption(WrongOption):
-    """An option that does not exist."""
-
-
 @dataclass
 class MountOptions:
     """The options of one mount. Sizes are bytes.
@@ -113,13 +109,8 @@ class MountOptions:
         """
         options = cls()
         for option in (option.strip() for text in texts for option in remote.split(text)):
-            if not option or option in ignored:
-                continue
-            try:
-                options._set(option)
-            except UnknownOption:
-                if not is_lenient:
-                    raise
+            if option and option not in ignored:
+                options._set(option, is_lenient)
         if "lerobot_splits" in options.flags:
             options.views = views_named("+".join([*options._view_names(), "lerobot-splits"]))
         if {"allow_other", "allow_root"} <= options.flags:
@@ -128,7 +119,7 @@ class MountOptions:
             raise WrongOption("option follow_links: is not for mounts by root or with allow_other, which serve others")
         return options
 
-    def _set(self, option: str) -> None:
+    def _set(self, option: str, is_lenient: bool) -> None:
         name, has_value, value = option.partition("=")
         if not has_value and name in _FLAGS:
             self.flags.add(name)
@@ -168,9 +159,10 @@ class MountOptions:
                 changed = remote.with_option(self.remote, option)
             except remote.WrongValue as error:
                 raise WrongOption(error.reason) from None
-            if changed is None:
-                raise UnknownOption(f"unknown mount option {option!r}{remote.close_to(name, DESCRIPTIONS)}")
-            self.remote = changed
+            if changed is not None:
+                self.remote = changed
+            elif not is_lenient:
+                raise WrongOption(f"unknown mount option {option!r}{remote.close_to(name, DESCRIPTIONS)}")
 
     def _view_names(self) -> list[str]:
         return [view.name for view in self.views.views]

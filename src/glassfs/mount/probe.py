@@ -88,25 +88,24 @@ def _answer(question: Question, readable: int, writable: int) -> NoReturn:
 
 
 def _status(path: str) -> bytes:
-    """Return the status after ``+``, or the reason why there is none after ``-``."""
+    """Return the status, or the reason why there is none, as JSON."""
+    reason: str | None = GONE
     try:
-        if system.is_dead(path):
-            return f"-{GONE}".encode()
-        with open(os.path.join(path, ".glassfs/status.json"), "rb") as file:
-            return b"+" + file.read(16 << 20)  # a longer one is not from glassfs
+        if not system.is_dead(path):
+            with open(os.path.join(path, ".glassfs/status.json"), "rb") as file:
+                return file.read(16 << 20)  # a longer one is not from glassfs
     except PermissionError:
-        return f"-{NOT_ALLOWED}".encode()
+        reason = NOT_ALLOWED
     except OSError as error:
-        return f"-{error.strerror}".encode()
+        reason = error.strerror
+    return json.dumps({"unreadable": reason}).encode()
 
 
 def _parsed(answer: bytes | None) -> dict[str, Any]:
     if answer is None:
         return {"unreadable": SILENT}
-    if answer.startswith(b"-"):
-        return {"unreadable": answer[1:].decode()}
     try:
-        found = json.loads(answer[1:])
+        found = json.loads(answer)
     except (ValueError, RecursionError):
         found = None
     return found if isinstance(found, dict) else {"unreadable": FOREIGN}

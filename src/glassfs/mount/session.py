@@ -116,7 +116,6 @@ class MountSession:
             for event in (self._wake, self._touched, self.engine.busy):
                 event.set()
             self.sources.finish()
-            self.failures.log_counts()
             if self._measuring is not None:
                 self._measuring.join(settings.removal_of_metrics)
         log.info("%s is no longer mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
@@ -167,10 +166,8 @@ class MountSession:
             stale.append(self.operations.stale(changed))
             # Once more later: a request in progress may bring the old attributes back.
             again.append((now + settings.watch, changed, stale[-1]))
-        is_more = self.engine.invalidate(Stale(
-            [entry for one in stale for entry in one.entries], [node for one in stale for node in one.nodes],
-            dict(pair for one in stale for pair in one.versions.items()),
-        ))
+        for one in stale:
+            is_more = self.engine.invalidate(one)
         work = self.cache.misses + self.cache.drops + len(self.operations.inodes)
         is_clean = self._memory.tick(work, self.cache.used)
         if again or self._unused() < settings.rest_after:

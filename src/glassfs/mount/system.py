@@ -22,12 +22,6 @@ def mount_at(path: str) -> Mount | None:
     return found[-1] if found else None
 
 
-def is_glassfs(path: str) -> bool:
-    """Return whether the topmost mount at ``path`` is one of glassfs."""
-    found = mount_at(path)
-    return found is not None and found.file_system == FILE_SYSTEM
-
-
 def real_path(path: str) -> str:
     """Return the path without symbolic links. Nothing is asked of what is mounted there: it may be dead, or hang."""
     found = os.path.abspath(path)

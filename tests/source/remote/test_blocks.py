@@ -209,22 +209,17 @@ def test_fetched_pages_are_on_disk_for_the_next_process(server: CountingServer) 
     assert read(remote_source(blocks_of(64 * M, disk), server, PATH, other), 0, M) == content(other, 0, M)
 
 
-@pytest.mark.parametrize("etag", ["one", "", 'W/"one"'])
-def test_head_is_written_to_disk_if_its_version_is_strong(server: CountingServer, etag: str) -> None:
+def test_head_is_written_to_disk(server: CountingServer) -> None:
     """A head shorter than a page is not used."""
-    facts = server.put(M, etag)
+    facts = server.put(M)
     disk = Disk()
     blocks = blocks_of(64 * M, disk)
     blocks.put_head(server, PATH, facts, content(facts, 0, PAGE - 1))
     assert used_by(blocks) == 0
     blocks.put_head(server, PATH, facts, content(facts, 0, PAGE))
     blocks.finish()
-    expected = [] if etag != "one" else [(("one", 0), content(facts, 0, PAGE))]
-    assert [(key[1:3], data) for key, data in disk.kept.items()] == expected
+    assert [(key[1:3], data) for key, data in disk.kept.items()] == [(("one", 0), content(facts, 0, PAGE))]
     assert server.requests == []
-    read(remote_source(blocks, server, PATH, facts), M - 1, 1)
-    blocks.finish()
-    assert bool(disk.kept) == (etag == "one")
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])

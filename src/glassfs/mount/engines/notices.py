@@ -52,15 +52,10 @@ Notify = Callable[[bytes], object]
 class Notices:
     """The notifications of one mount. ``pending`` returns the requests that were taken and not answered yet."""
 
-    def __init__(
-        self, notify: Notify, inodes: Inodes, pending: Callable[[], Sequence[Task]],
-        clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, notify: Notify, inodes: Inodes, pending: Callable[[], Sequence[Task]]) -> None:
         self._notify = notify
         self._inodes = inodes
         self._pending = pending
-        self._clock = clock
-        self._sleep = sleep
         self._expires = self._has_epoch = self._prunes = False
         self._entries: dict[Entry, float] = {}
         """Names to be sent, and since when."""
@@ -87,7 +82,7 @@ class Notices:
 
         Call this a few times a second.
         """
-        now = self._clock()
+        now = time.monotonic()
         for entry in stale.entries:
             self._entries.setdefault(entry, now)
         for version, nodes in stale.versions.items():
@@ -195,7 +190,7 @@ class Notices:
         for _ in range(5):
             if not waiting:
                 break
-            self._sleep(settings.slow_check)
+            time.sleep(settings.slow_check)
             still = {task.unique for task in self._pending()}
             waiting = {unique: ident for unique, ident in waiting.items() if unique in still}
         return set(waiting.values())

@@ -57,11 +57,6 @@ def facts(info: Any) -> Facts | None:
     return found
 
 
-def are_same(one: Facts, other: Facts) -> bool:
-    """Return whether two answers describe the same version, by all that they report."""
-    return one[:2] == other[:2] and (bool(one.etag) or one.mtime_ns == other.mtime_ns)
-
-
 def _etag(info: Mapping[Any, Any]) -> str:
     for name in _VERSIONS:
         value = info.get(name)

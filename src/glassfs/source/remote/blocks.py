@@ -21,7 +21,6 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import xxhash
 
@@ -104,17 +103,13 @@ class RemoteBlocks:
             if further:
                 further = further[: max(0, self.window - sum(one.is_ahead for one in self._requests.values()))]
             later = self._added(of, further, is_ahead=True)
-            found = [
-                self._requests[of.version, number] if part is None else part
-                for number, part in zip(wanted, parts, strict=True)
-            ]
+            found = [part or self._requests[of.version, number] for number, part in zip(wanted, parts, strict=True)]
         for request in begun:
             self._fetch(request)
         for request in later:
-            if self._disk is None:
+            # No reader waits for a disk on behalf of blocks that it may never read.
+            if self._disk is None or _submitted(self._lookups, partial(self._fetch, request)) is None:
                 self._fetch(request)
-            else:  # no reader waits for a disk on behalf of blocks that it may never read
-                _run(self._lookups, self._fetch, request)
         return found
 
     def wait(self, request: _Request, number: int, deadline: float) -> bytes:
@@ -212,15 +207,11 @@ class RemoteBlocks:
         return [number for _, number in present]
 
     def _write(self, key: str, facts: Facts, number: int, data: bytes) -> None:
-        """Have a block written to disk, unless too much waits for that. Under a weak ETag nothing is."""
-        if self._disk is not None and facts.has_strong_etag and self._writes.acquire(blocking=False):
-            _run(self._writer, self._write_now, self._disk, key, facts, number, data)
-
-    def _write_now(self, disk: DiskCache, key: str, facts: Facts, number: int, data: bytes) -> None:
-        try:
-            disk.put(key, facts.etag, number, data)
-        finally:
-            self._writes.release()
+        """Have a block written to disk, unless too much waits for that."""
+        if self._disk is not None and self._writes.acquire(blocking=False):
+            writing = _submitted(self._writer, partial(self._disk.put, key, facts.etag, number, data))
+            if writing is not None:
+                writing.add_done_callback(lambda done: self._writes.release())
 
 
 class _Request:
@@ -373,11 +364,12 @@ class _ReadAhead:
             return range(first, until)
 
 
-def _run(threads: ThreadPoolExecutor, task: Callable[..., None], *arguments: Any) -> None:
+def _submitted(threads: ThreadPoolExecutor, task: Callable[[], None]) -> Future[None] | None:
+    """Return the future of a task; None if the process ends, and no thread takes tasks any more."""
     try:
-        threads.submit(task, *arguments)
-    except RuntimeError:  # the process ends, and no thread takes tasks any more
-        task(*arguments)
+        return threads.submit(task)
+    except RuntimeError:
+        return None
 
 
 def _reported(error: BaseException) -> GlassfsError:

@@ -55,7 +55,7 @@ class DiskCache:
 
     def note_facts(self, object_key: str, facts: Facts) -> None:
         """Store the facts that a server reported of an object."""
-        if _identifies_bytes(facts.etag) and len(facts.etag) <= 1024 and facts.is_possible:
+        if _identifies_bytes(facts.etag):
             self._cache.store({_owner(object_key, ""): json.dumps(facts).encode()})
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from glassfs.errors import Changed, DeviceFailed, NotFound, Refused
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.answers import Unbelievable, are_same, is_retryable, translated
+from glassfs.source.remote.answers import Unbelievable, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
@@ -104,7 +104,7 @@ class FsspecServer(RetryingServer):
             facts = facts_of(self.info(system, key))
             if facts is None:
                 raise NotFound("is a folder")
-            if known is not None and are_same(facts, known):
+            if known is not None and known.fits(facts):
                 return None
             try:
                 return facts, self._part(system, key, 0, min(size, facts.size), facts)
@@ -124,7 +124,7 @@ class FsspecServer(RetryingServer):
         # The object is opened for each range: one that stays open may be an old one, whose name has a new one.
         data = self.read(system, key, offset, size)
         now = facts_of(self.info(system, key))
-        if now is None or not are_same(now, facts):
+        if now is None or not facts.fits(now):
             raise Changed("has been replaced by another object")
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise DeviceFailed(f"its file system returns {type(data).__name__} instead of bytes")

@@ -41,11 +41,15 @@ def _load() -> ModuleType:
     global _is_used
     package = importlib.import_module(NAME)
     if _is_used:
-        package = _copy_of(package)
-    importlib.import_module(f"{NAME}.store")
-    importlib.import_module(f"{NAME}.exceptions")
+        return _copy_of(package)
+    _import_parts()
     _is_used = True
     return package
+
+
+def _import_parts() -> None:
+    importlib.import_module(f"{NAME}.store")
+    importlib.import_module(f"{NAME}.exceptions")
 
 
 def _copy_of(package: ModuleType) -> ModuleType:
@@ -61,8 +65,7 @@ def _copy_of(package: ModuleType) -> ModuleType:
         assert spec is not None and spec.loader is not None
         fresh = sys.modules[NAME] = module_from_spec(spec)
         spec.loader.exec_module(fresh)
-        importlib.import_module(f"{NAME}.store")
-        importlib.import_module(f"{NAME}.exceptions")
+        _import_parts()
         return fresh
 
 

@@ -41,7 +41,7 @@ _CREDENTIAL = re.compile(r"(.*_)?(key|secret|token|password|passwd|access_key_id
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}")
 
 
-class WrongValue(GlassfsError, ValueError):
+class WrongValue(GlassfsError):
     """An invalid value of an option."""
 
 
@@ -84,8 +84,6 @@ def with_option(connection: Connection, option: str) -> Connection | None:
     parse, expected = _VALUES[name]
     try:
         changed: dict[str, Any] = {name: parse(value)}
-    except WrongValue:
-        raise
     except ValueError:
         raise WrongValue(f"option {name}: {shown(value)!r} is not {expected}") from None
     return replace(connection, **changed)

@@ -37,14 +37,14 @@ class Facts(NamedTuple):
     def fits(self, now: Facts) -> bool:
         """Return whether an answer with the facts ``now`` may be of this version.
 
-        Listings may leave ETags out, or give weak ones (``W/``) where answers have strong ones. Times count then, in
-        whole seconds, as answers have no finer ones.
+        Listings may leave ETags out, or give weak ones (``W/``) where answers have strong ones. Times count then, and
+        those of an answer may be in whole seconds.
         """
         if self.size != now.size or (self.etag and not now.etag):
             return False
         if self.etag and self.etag.removeprefix("W/") != now.etag.removeprefix("W/"):
             return False
-        return self.has_strong_etag or self.mtime_ns // SECOND == now.mtime_ns // SECOND
+        return self.has_strong_etag or now.mtime_ns in (self.mtime_ns, self.mtime_ns // SECOND * SECOND)
 
     @property
     def is_possible(self) -> bool:
