@@ -52,11 +52,11 @@ class Closing(LastingStore):
         found = super().entry(path)
         return found._replace(permissions=self.closed.get(path, found.permissions))
 
-    def glances(self, folder: Any, names: Sequence[str]) -> list[tuple[str, int] | None]:
+    def entries(self, folder: Any, names: Sequence[str]) -> list[Entry | None]:
         self.on_check()
         if self.is_failing:
             raise DeviceFailed("does not answer")
-        return super().glances(folder, names)
+        return super().entries(folder, names)
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +192,7 @@ def test_errors_of_closed_containers_are_not_shown(store: Closing, joins: Joins,
     assert "secret" not in str(joins.snapshot().table(EPISODES).attributes())
 
 
-def test_glances_of_local_files_equal_their_entries(tmp_path: Path) -> None:
+def test_entries_of_local_files_equal_those_of_single_ones(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "file").chmod(0o640)
     (tmp_path / "folder").mkdir()
@@ -200,13 +200,11 @@ def test_glances_of_local_files_equal_their_entries(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("file")
     store = LocalStore(tmp_path)
     names = ["file", "folder", "linked", "none", "", "a\0b"]
-    found = store.glances((), names)
+    found = store.entries((), names)
     assert found[3:] == [None] * 3
-    for name, glance in zip(names[:3], found, strict=False):
-        entry = store.entry((name,))
-        assert glance == (entry.stamp, entry.permissions)
+    assert found[:3] == [store.entry((name,)) for name in names[:3]]
     os.chmod(tmp_path / "file", 0o600)
-    assert store.glances((), ["file"]) != found[:1]
+    assert store.entries((), ["file"]) != found[:1]
 
 
 def test_a_file_closed_while_others_are_read_is_left_out(store: Closing, clock: Clock, joins: Joins) -> None:

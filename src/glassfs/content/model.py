@@ -33,13 +33,17 @@ class Content:
 
 @dataclass(slots=True)
 class Stored(Content):
-    """A content with bytes, which are ``in_file``, a further file of the container; empty for its own."""
+    """A content with bytes, which are ``in_file``, a further file of the container; empty for its own.
+
+    ``facts`` are further attributes.
+    """
 
     data: Data
     in_file: str = field(default="", kw_only=True)
+    facts: dict[str, str] = field(default_factory=dict, kw_only=True)
 
     def attributes(self) -> dict[str, str]:
-        return self.located(self.data)
+        return self.located(self.data) | self.facts
 
     def located(self, data: Data) -> dict[str, str]:
         """Return where bytes are stored, as attributes."""
@@ -110,7 +114,7 @@ class Array(Stored):
 
     def attributes(self) -> dict[str, str]:
         found = {"dtype": self.type_name or self.dtype, "shape": str(list(self.resolved_shape))}
-        return found | self.located(self.file or self.data)
+        return found | self.located(self.file or self.data) | self.facts
 
 
 @dataclass(slots=True)

@@ -212,18 +212,17 @@ def _closed_of(files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]
     for folder, some in folders.items():
         store, path = folder
         try:
-            found = store.glances(path, ["".join(file.location.path[-1:]) for file in some])
+            found = store.entries(path, ["".join(file.location.path[-1:]) for file in some])
         except _GONE:
             found = [None] * len(some)
-        for file, glance in zip(some, found, strict=True):
+        for file, entry in zip(some, found, strict=True):
             place = file.location.path
             # Folders above the start of the walk are not the source's, and the kernel checks them for each reader.
             way = (Location(store, place[:length]) for length in range(len(place) - file.above, len(place)))
-            is_same = glance is not None and glance[0] == file.stamp
-            # A glance is a stat without the version.
-            if not is_same and (entry := _entry_of(file.location)) is not None:
-                is_same = entry.version == file.version or entry.uid == file.uid
-                is_same = is_same and entry.permissions & PUBLIC_FILE == PUBLIC_FILE
+            is_same = entry is not None and (entry.stamp == file.stamp or (
+                (entry.version == file.version or entry.uid == file.uid)
+                and entry.permissions & PUBLIC_FILE == PUBLIC_FILE
+            ))
             if not (
                 is_same and all(is_open(one, PUBLIC_FOLDER) for one in way)
                 and all(is_open(Location(store, part), PUBLIC_FILE) for part in parts.get(file.path, ()))

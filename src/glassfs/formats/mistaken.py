@@ -52,7 +52,7 @@ def missing_shards(source: Source, store: Store, folder: Path, suffix: str) -> t
     """
     found = (match[1].decode("utf-8", "surrogateescape") for match in _SHARD.finditer(source.read(0, source.size)))
     names = list(dict.fromkeys(name for name in found if name.endswith(suffix)))
-    present = store.glances(folder, names[:MOST_SHARDS])
+    present = store.entries(folder, names[:MOST_SHARDS])
     missing = [name for name, one in zip(names, present, strict=False) if one is None]
     verb = "is" if len(missing) == 1 else "are"
     reason = f"{len(missing):,} of its {len(names):,} shards {verb} missing: {some(missing)}" if missing else ""

@@ -47,40 +47,31 @@ class Sandbox:
         message = json.dumps(request).encode()
         killed = 0
         with work.holding(self._lock):
-            while True:
-                if self._verdict:
-                    raise self._source.damage(f"cannot be read: its worker process {self._verdict}")
-                outcome, was_taken = self._outcome(message, most, buffer)
+            while not self._verdict and killed < 2:
+                worker = pool().acquire(self, self._library, self._source.size)
+                outcome: Outcome | None = None
+                try:
+                    outcome = _Conversation(worker, self._source, most, buffer).run(message)
+                except _Nonsense as nonsense:
+                    self._verdict = f"sends {nonsense}"
+                except _Disconnected:
+                    self._verdict = evidence(pool().discard(worker))
+                finally:
+                    # Canceled work leaves a worker that still computes.
+                    if outcome is None:
+                        pool().discard(worker)
+                    else:
+                        pool().release(worker)
                 if isinstance(outcome, GlassfsError):
                     raise outcome
                 if outcome is not None:
                     return outcome
                 # A worker that was ended for another user says nothing about the container, and its request is tried
                 # again without end. One that another process killed is tried twice.
-                killed += not was_taken
-                if killed == 2 and not self._verdict:
-                    raise Unavailable("its worker process was killed", self._source.name)
-
-    def _outcome(self, message: bytes, most: int, buffer: memoryview | None) -> tuple[Outcome | None, bool]:
-        """Return the outcome of one try, None if the worker failed; and whether it was ended as its place was needed.
-
-        Sets the verdict if it failed due to what it read.
-        """
-        worker = pool().acquire(self, self._library, self._source.size)
-        outcome: Outcome | None = None
-        try:
-            outcome = _Conversation(worker, self._source, most, buffer).run(message)
-        except _Nonsense as nonsense:
-            self._verdict = f"sends {nonsense}"
-        except _Disconnected:
-            self._verdict = evidence(pool().discard(worker))
-        finally:
-            # Canceled work leaves a worker that still computes.
-            if outcome is None:
-                pool().discard(worker)
-            else:
-                pool().release(worker)
-        return outcome, worker.was_taken
+                killed += not worker.was_taken
+            if self._verdict:
+                raise self._source.damage(f"cannot be read: its worker process {self._verdict}")
+            raise Unavailable("its worker process was killed", self._source.name)
 
 
 class _Disconnected(Exception):

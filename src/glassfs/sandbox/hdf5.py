@@ -415,12 +415,6 @@ def _described_filter(code: int, flags: int, values: tuple[int, ...], name: byte
             "available": bool(h5z.filter_avail(code))}
 
 
-class _Class(ctypes.Structure):
-    """The beginning of ``H5Z_class2_t``."""
-
-    _fields_ = (("version", ctypes.c_int), ("id", ctypes.c_int))
-
-
 def _load_filters() -> None:
     """Load the package hdf5plugin, and the plugins in the folders where the library looks (``HDF5_PLUGIN_PATH``).
 
@@ -434,8 +428,9 @@ def _load_filters() -> None:
             with suppress(OSError, AttributeError, ValueError):  # no plugin, or one for another machine
                 plugin = ctypes.CDLL(path, os.RTLD_LAZY)
                 if plugin.H5PLget_plugin_type() == 0:  # a filter
-                    plugin.H5PLget_plugin_info.restype = ctypes.POINTER(_Class)
-                    h5z.filter_avail(plugin.H5PLget_plugin_info().contents.id)  # the library loads it and keeps it
+                    # ``H5Z_class2_t`` begins with its version and the number of the filter.
+                    plugin.H5PLget_plugin_info.restype = ctypes.POINTER(ctypes.c_int)
+                    h5z.filter_avail(plugin.H5PLget_plugin_info()[1])  # the library loads it and keeps it
 
 
 @contextmanager

@@ -87,19 +87,16 @@ class Referred:
 def selection_text(space: Any) -> str:
     """Return a selection as Python writes it: ``[0:4, 1:9:2]``. What is no regular box has the one around it and ``…``.
     """
-    if space.get_select_type() == h5s.SEL_ALL:
-        return "[...]"
     if not space.get_select_npoints():
         return "[]"
-    axes = [(first, last + 1, 1) for first, last in zip(*space.get_select_bounds(), strict=True)]
-    is_regular = space.get_select_type() == h5s.SEL_HYPERSLABS and space.is_regular_hyperslab()
-    slabs = zip(*space.get_regular_hyperslab(), strict=True) if is_regular else ()
-    for number, (_, step, count, block) in enumerate(slabs):
-        if count > 1:
-            axes[number] = (*axes[number][:2], step)
-            is_regular = is_regular and block == 1
-    parts = [f"{start}:{end}" + (f":{step}" if step > 1 else "") for start, end, step in axes]
-    return f"[{', '.join(parts)}]" + ("" if is_regular else "…")
+    try:
+        axes, rest = _axes(space), ""
+    except ValueError:
+        axes, rest = [[first, 1, last + 1 - first] for first, last in zip(*space.get_select_bounds(), strict=True)], "…"
+    if axes is None:
+        return "[...]"
+    parts = [f"{start}:{start + step * (n - 1) + 1}" + (f":{step}" if step > 1 else "") for start, step, n in axes]
+    return f"[{', '.join(parts)}]{rest}"
 
 
 def named_files(file: Any, few: int) -> list[str]:

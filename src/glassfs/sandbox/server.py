@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 from glassfs import __version__
 from glassfs.sandbox import wire
@@ -37,10 +37,8 @@ Answer = tuple[Any, Iterable[bytes | bytearray]]
 """A JSON value, and bytes."""
 
 
-class Handler(Protocol):
-    """What a worker does: answers requests on one container."""
-
-    def __call__(self, request: dict[str, Any]) -> Answer: ...
+Handler = Callable[[dict[str, Any]], Answer]
+"""What a worker does: answers requests on one container."""
 
 
 class RemoteFile(io.RawIOBase):
@@ -56,12 +54,6 @@ class RemoteFile(io.RawIOBase):
     def seek(self, offset: int, whence: int = 0) -> int:
         self._position = offset + (0, self._position, self._size)[whence]
         return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readable(self) -> bool:
-        return True
 
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")

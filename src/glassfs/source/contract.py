@@ -192,20 +192,17 @@ class Store(ABC):
         except GlassfsError:
             return False
 
-    def glances(self, folder: Path, names: Sequence[str]) -> list[tuple[str, int] | None]:
-        """Return stamp and mode bits of what has these names in a folder, None for names that are not there.
+    def entries(self, folder: Path, names: Sequence[str]) -> list[Entry | None]:
+        """Return what has these names in a folder, None for names that are not there.
 
-        It costs less than ``entry``. An access list shows in the stamp, and not in the bits. Raises what prevents
-        access to the folder.
+        Raises what prevents access to the folder.
         """
-        found: list[tuple[str, int] | None] = []
+        found: list[Entry | None] = []
         for name in names:
             try:
-                entry = self.entry((*folder, name))
+                found.append(self.entry((*folder, name)))
             except (NotFound, NotADirectory):
                 found.append(None)
-            else:
-                found.append((entry.stamp, entry.permissions))
         return found
 
     @abstractmethod

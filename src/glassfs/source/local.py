@@ -104,18 +104,10 @@ class LocalStore(Store):
                 names = sorted(descriptors.opened(lambda: os.listdir(listing)), key=os.fsencode)
             finally:
                 os.close(listing)
-            found = []
-            for name in names:
-                work.check()
-                try:
-                    found.append((name, self._entry(folder, path, name)))
-                except Unavailable:
-                    raise
-                except OSError:  # removed meanwhile
-                    continue
+            entries = self._entries(folder, path, names)
         except _FAILURES as error:
             raise self._explained(error, path) from None
-        return iter(found)
+        return ((name, entry) for name, entry in zip(names, entries, strict=True) if entry is not None)
 
     def is_unchanged(self, path: Path, entry: Entry) -> bool:
         self._renew_root(is_due=False)
@@ -130,11 +122,10 @@ class LocalStore(Store):
         except _FAILURES:
             return False
 
-    def glances(self, path: Path, names: Sequence[str]) -> builtins.list[tuple[str, int] | None]:
+    def entries(self, path: Path, names: Sequence[str]) -> builtins.list[Entry | None]:
         self._renew_root(is_due=not path)
         try:
-            folder = self._folder(path)
-            return [self._glance(folder, path, name) for name in names]
+            return self._entries(self._folder(path), path, names)
         except _FAILURES as error:
             raise self._explained(error, path) from None
 
@@ -202,6 +193,19 @@ class LocalStore(Store):
             os.close(fd)
             raise
 
+    def _entries(self, folder: _OpenFolder, path: Path, names: Iterable[str]) -> builtins.list[Entry | None]:
+        """Return the entries of names in the folder at ``path``, which is open; None for those that are not there."""
+        found: list[Entry | None] = []
+        for name in names:
+            work.check()
+            try:
+                found.append(self._entry(folder, path, name))
+            except Unavailable:
+                raise
+            except (OSError, ValueError):  # removed, or no name of a file
+                found.append(None)
+        return found
+
     def _entry(self, folder: _OpenFolder, path: Path, name: str) -> Entry:
         """Return the entry of ``name`` in the folder at ``path``, which is open. Raises OSError."""
         if system.is_glassfs(folder.fd, name, folder.device):
@@ -219,19 +223,6 @@ class LocalStore(Store):
         if entry.kind is Kind.LINK:
             return self._link(folder, path, name, entry._replace(target=os.readlink(name, dir_fd=folder.fd)))
         return entry
-
-    def _glance(self, folder: _OpenFolder, path: Path, name: str) -> tuple[str, int] | None:
-        """Return the stamp and the mode bits of ``name`` in the open folder at ``path``; None if it is not there."""
-        try:
-            if system.is_glassfs(folder.fd, name, folder.device):
-                return None
-            status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
-            if self.follows_links and stat.S_ISLNK(status.st_mode):
-                entry = self._entry(folder, path, name)
-                return entry.stamp, entry.permissions
-        except (OSError, ValueError):
-            return None
-        return _stamp(status), status.st_mode & 0o777
 
     def _link(self, folder: _OpenFolder, path: Path, name: str, link: Entry) -> Entry:
         """Return the entry of a link, or of the file to which it leads if it is followed."""

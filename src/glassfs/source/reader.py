@@ -6,14 +6,12 @@ The cursor reads a window at a time: a chain of small fields costs one read of t
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from typing import Any
 
 from glassfs.errors import Damaged
 from glassfs.source.contract import Source
 
 WINDOW = 4096
-_structs = lru_cache(struct.Struct)
 
 
 class Reader:
@@ -62,15 +60,10 @@ class Reader:
 
     def unpack(self, layout: str) -> tuple[Any, ...]:
         """Return the fields of a ``struct`` layout."""
-        compiled = _structs(layout)
-        return compiled.unpack(self.take(compiled.size))
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
 
     def u8(self) -> int:
         return self.take(1)[0]
-
-    def integer(self, size: int, signed: bool = False) -> int:
-        """Return a little-endian integer of ``size`` bytes."""
-        return int.from_bytes(self.take(size), "little", signed=signed)
 
     def damage(self, reason: str) -> Damaged:
         """Return an exception that names the source and the part."""

@@ -3,8 +3,6 @@
 - ``opened_beneath``: openat2(2) opens a path below a folder in one call, following no link and crossing no mount.
 - ``device_of`` and others detect mounts of glassfs among the entries of a folder without a request to their daemons. A
   ``stat`` of such an entry would be a request to a daemon that may be waiting for this process, or be this process.
-- ``has_acl``: most files have no access control list, which Python reports with an exception. That takes as long as
-  asking the system.
 
 Elsewhere, and where a call is missing, callers learn that nothing is known. Any thread.
 """
@@ -44,7 +42,6 @@ def function(name: str, result: Any, use_errno: bool = False) -> Callable[..., i
 # Without types of arguments, whose conversions take as long as the call: integers are passed as int, which is extended.
 _syscall = function("syscall", ctypes.c_long, use_errno=True)
 _statx = function("statx", ctypes.c_int)
-_fgetxattr = function("fgetxattr", ctypes.c_ssize_t, use_errno=True)
 
 
 _RESOLVE = 0x01 | 0x02 | 0x04 | 0x08
@@ -86,9 +83,6 @@ def opened_beneath(folder: int, path: tuple[str, ...], how: How) -> int | None:
 
 def has_acl(place: int | str) -> bool | None:
     """Return whether the file at a path or with a descriptor has an ACL; None if that cannot be determined."""
-    if _fgetxattr is not None and type(place) is int:
-        size = _fgetxattr(place, ACL, None, 0)
-        return size > 0 if size >= 0 else (False if ctypes.get_errno() in _HAS_NONE else None)
     try:
         return bool(os.getxattr(place, ACL))
     except OSError as error:

@@ -45,26 +45,16 @@ class WorkerAnswers:
 
         ``hints`` are further arguments for the worker, on which the answer to the request proper does not depend.
         """
-        name = json.dumps(request)
-        answer = self.kept(name)
-        if answer is None:
-            answer, _ = self._sandbox.ask(request | hints)
-            self.keep(name, answer)
-        return answer
-
-    def kept(self, name: str) -> Any:
-        """Return what ``keep`` stored under a name, untrusted; None if there is nothing."""
+        name = json.dumps(request).encode()
         with suppress(ValueError, zlib.error):
-            raw = zlib.decompressobj().decompress(self._find(name.encode()) or b"", wire.LARGEST_ANSWER)
+            raw = zlib.decompressobj().decompress(self._find(name) or b"", wire.LARGEST_ANSWER)
             return json.loads(raw)
-        return None
-
-    def keep(self, name: str, answer: Any) -> None:
-        """Keep an answer, or what follows from some, unless it depends on the filters that are installed."""
+        answer, _ = self._sandbox.ask(request | hints)
         text = json.dumps(answer)
-        # A description says which filters the library lacks.
-        if '"available": false' not in text:  # a plug-in may be installed later
-            self._keep(name.encode(), zlib.compress(text.encode(), 1))
+        # A description says which filters the library lacks, of which a plug-in may be installed later.
+        if '"available": false' not in text:
+            self._keep(name, zlib.compress(text.encode(), 1))
+        return answer
 
     def note(self, path: Path, count: int) -> None:
         """Note a dataset that may have ``count`` chunks. Lists of few chunks will be asked for together."""

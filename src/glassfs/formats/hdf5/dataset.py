@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -35,26 +34,6 @@ from glassfs.source import Source
 
 LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
-
-
-@dataclass(slots=True)
-class RawValues(Blob):
-    """Values of a type that no array has, with what is known of them."""
-
-    facts: dict[str, str] = field(default_factory=dict)
-
-    def attributes(self) -> dict[str, str]:
-        return Blob.attributes(self) | self.facts
-
-
-@dataclass(slots=True)
-class Values(Array):
-    """An array of a dataset, with what its attributes say in addition."""
-
-    facts: dict[str, str] = field(default_factory=dict)
-
-    def attributes(self) -> dict[str, str]:
-        return Array.attributes(self) | self.facts
 
 
 def why_hidden(dataset: Dataset) -> str | None:
@@ -93,7 +72,7 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
         if kind.text not in ("opaque", "reference"):
             facts["reason"] = "NumPy has no type that holds these values exactly on every machine"
-        yield Member((name,), RawValues(name, _stored_data(source, asked, dataset, None, dataset.item), facts))
+        yield Member((name,), Blob(name, _stored_data(source, asked, dataset, None, dataset.item), facts=facts))
     elif kind.base is not None:
         runs = _runs(asked, dataset)
         dtype, dims = kind.base.shown, kind.base.dims
@@ -177,7 +156,7 @@ def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Values:
         facts["readable"] = "false"
     modality = "rgb" if dataset.is_image else None
     data = array_data(source, asked, dataset)
-    return Values(asked.path[-1], data, kind.shown, shape, kind.text, modality, facts=facts)
+    return Array(asked.path[-1], data, kind.shown, shape, kind.text, modality, facts=facts)
 
 
 def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:

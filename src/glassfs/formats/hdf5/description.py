@@ -152,22 +152,16 @@ def _checking(make: Callable[[Any], Value]) -> Callable[[Any], Value]:
 
 
 @_checking
-def described(answer: Any) -> Object:
-    """Return an object as the worker described it."""
-    return _object(answer)
-
-
-@_checking
 def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
     """Return the number of links of a group, some of them, and all those of some groups below."""
-    inner = [(tuple(map(_bytes, path)), list(map(_object, entries))) for path, entries in answer["inner"]]
-    return _integer(answer["count"], 1 << 32), list(map(_object, answer["entries"])), inner
+    inner = [(tuple(map(_bytes, path)), list(map(described, entries))) for path, entries in answer["inner"]]
+    return _integer(answer["count"], 1 << 32), list(map(described, answer["entries"])), inner
 
 
 @_checking
 def cells(answer: Any) -> list[Object]:
     """Return the objects to which references lead."""
-    return list(map(_object, answer))
+    return list(map(described, answer))
 
 
 @_checking
@@ -197,7 +191,9 @@ def _bytes(value: Any) -> bytes:
     return str(value).encode("latin-1")
 
 
-def _object(entry: Any) -> Object:
+@_checking
+def described(entry: Any) -> Object:
+    """Return an object as the worker described it."""
     kind = str(entry["kind"])
     final = entry.get("final")
     return Object(

@@ -16,7 +16,7 @@ from glassfs.content import Blocked, Data, Records, Rendered
 from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
-from glassfs.formats.hdf5.chunks import Grid, Shape
+from glassfs.formats.hdf5.chunks import Grid, Shape, place_of
 from glassfs.formats.hdf5.description import ValueType
 from glassfs.sizes import PIECE
 from glassfs.source import Version
@@ -63,11 +63,7 @@ class LibraryGrid(Grid):
         self._asked, self._dtype = asked, dtype
 
     def _block(self, number: int) -> Rendered:
-        start = []
-        for length, step in zip(reversed(self.grid), reversed(self.steps), strict=True):
-            number, place = divmod(number, length)
-            start.append(place * step)
-        start.reverse()
+        start = [place * step for place, step in zip(place_of(number, self.grid), self.steps, strict=True)]
         size = prod(self.steps) * self.item
         key = self._asked.key("elements", self.item, *start)
         return Rendered(self._asked.cache, key, partial(self._elements, start), size, ASKED_COST * size)

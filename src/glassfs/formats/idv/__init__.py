@@ -118,12 +118,13 @@ def _members(opened: IdvFile, unreadable: int, toc_size: int) -> Iterator[Member
         yield Member((b"columns",), Group(b"columns", partial(_columns, opened)))
         table = _table(opened)
         yield Member((table.key,), table)
-    if unreadable:
-        yield from opened.omitted()
+    for column in opened.columns() if unreadable else ():
+        if column.fault:
+            yield Member((b"columns", column.name), Omitted(column.name, column.fault, is_damage(column.fault)))
 
 
 def _columns(opened: IdvFile) -> Iterator[Member]:
-    for column, name, _ in opened.shown():
+    for column, name in opened.shown():
         blocks, key, codec = opened.blocks(column), column.name, column.codec
         if codec.item.is_text:
             yield Member((name,), text_rows(key, blocks))
@@ -138,7 +139,7 @@ def _meta(opened: IdvFile, toc_size: int) -> Iterator[Member]:
     allowance = opened.file.allowance.part()
     cost = PIECE + 32 * OBJECT * opened.header.columns + 12 * toc_size + opened.file.allowance.size // 4
     yield Member((b"schema",), Document(b"schema", partial(_schema, opened), cost))
-    for column, name, _ in opened.shown():
+    for column, name in opened.shown():
         try:
             for entry in opened.metadata(column):
                 _count(entry, allowance)
@@ -163,7 +164,7 @@ def _value(opened: IdvFile, column: ColumnEntry, name: bytes, entry: MetadataEnt
 
 
 def _schema(opened: IdvFile) -> dict[str, Any]:
-    hidden = {column.number for column, _, is_hidden in opened.shown() if is_hidden}
+    hidden = {column.number for column, name in opened.shown() if name != column.name}
     allowance = opened.file.allowance.part()
     columns = [
         {
@@ -252,7 +253,7 @@ def _slot_names(opened: IdvFile, column: ColumnEntry) -> list[str]:
 
 
 def _table_columns(opened: IdvFile) -> Iterator[TableColumn]:
-    for column, name, _ in opened.shown():
+    for column, name in opened.shown():
         blocks, key, codec = opened.blocks(column), column.name, column.codec
         if codec.item.is_text:
             yield TableColumn(name, text_rows(key, blocks), is_list=codec.dimensions is not None)

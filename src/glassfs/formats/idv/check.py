@@ -25,7 +25,7 @@ MOST_FAULTS = 20  # of one kind for one column
 def faults(opened: IdvFile) -> Iterator[Fault]:
     """Yield every error except those that reading the contents reports."""
     yield from _table_faults(opened)
-    names = {column.number: name for column, name, _ in opened.shown()}
+    names = {column.number: name for column, name in opened.shown()}
     for column in opened.columns():
         place = f"columns/{_text(names.get(column.number, column.name))}"
         if column.fault:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.codec import compression
-from glassfs.content import Member, Omitted
 from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.idv import codecs, runs
@@ -81,14 +80,6 @@ class MetadataEntry(NamedTuple):
     offset: int
     length: int
     end: int
-
-
-class NamedColumn(NamedTuple):
-    """A readable column and its file name; names of hidden columns end in a number."""
-
-    column: ColumnEntry
-    name: bytes
-    is_hidden: bool
 
 
 def version_text(version: int) -> str:
@@ -184,25 +175,21 @@ class IdvFile:
             return f"the lookup table of column {shown(column.name)} lies outside the file"
         return None
 
-    def shown(self) -> list[NamedColumn]:
-        """Return the readable columns: those that ML.NET shows, then those hidden by a later one with the same name."""
+    def shown(self) -> list[tuple[ColumnEntry, bytes]]:
+        """Return the readable columns and their file names: those that ML.NET shows, then those hidden by a later one
+        with the same name, whose file names end in a number.
+        """
         columns = [column for column in self.columns() if column.fault is None]
         # Of several columns of one name ML.NET shows the last; the others get numbers.
         last = {column.name: column.number for column in columns}
         visible, hidden, numbers = [], [], dict.fromkeys(last, 2)
         for column in columns:
             if last[column.name] == column.number:
-                visible.append(NamedColumn(column, column.name, False))
+                visible.append((column, column.name))
             else:
-                hidden.append(NamedColumn(column, b"%s~%d" % (column.name, numbers[column.name]), True))
+                hidden.append((column, b"%s~%d" % (column.name, numbers[column.name])))
                 numbers[column.name] += 1
         return visible + hidden
-
-    def omitted(self) -> Iterator[Member]:
-        """Yield the columns that cannot be read, with the reasons."""
-        for column in self.columns():
-            if column.fault:
-                yield Member((b"columns", column.name), Omitted(column.name, column.fault, is_damage(column.fault)))
 
     def blocks(self, column: ColumnEntry) -> Blocks:
         rows, rows_per_block = self.header.rows, max(1, column.rows_per_block)

@@ -51,7 +51,7 @@ def open_ikv(opening: Opening) -> Container:
         raise Refused(f"has version {version}, but glassfs reads only iKv1 and iKv2", source.name)
     fields = NodeReader(source, len(magic), source.size, "header")
     known = magic[3] - ord("0")
-    kind, number = fields.u8(), fields.integer(4)
+    kind, number = fields.unpack("<BI")
     if kind != ord("b"):
         raise fields.damage(f"has kind {kind}, but {ord('b')} ('b') is expected")
     if number != known:
@@ -98,7 +98,7 @@ def _open_plain(
 
 
 def _open_indexed(opening: Opening, fields: NodeReader) -> Container:
-    flags = fields.integer(4)
+    (flags,) = fields.unpack("<I")
     if not flags & 1:
         raise fields.damage(f"has flags {flags:#x}, without the flag for an indexed root")
     root_name = fields.name()

@@ -147,20 +147,20 @@ class ContainerLease(Lease):
             self._rounds += 1
             numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]
         store, path = self.location
-        stamps = [*((self._paths[number], before[number].stamp) for number in numbers), *self.absent]
+        asked = [*(self._paths[number] for number in numbers), *(other for other, _ in self.absent)]
         try:
             now[0] = store.entry(path) if own is None else own
-            # Mostly nothing has changed, and a glance costs a fraction of an entry.
-            glances = store.glances(path[:-1], [other[-1] for other, _ in stamps])
-            if [found[0] if found else "" for found in glances] == [stamp for _, stamp in stamps]:
-                return tuple(now)
-            for number in numbers:
-                now[number] = store.entry(self._paths[number])
-            if any(stamp_now(store, path) != stamp for path, stamp in self.absent):
-                return None
+            found = store.entries(path[:-1], [other[-1] for other in asked])
         except (Unavailable, DeviceFailed):
             raise
         except GlassfsError:
+            return None
+        for number, entry in zip(numbers, found, strict=False):
+            if entry is None:
+                return None
+            now[number] = entry
+        stamps = ["" if entry is None else entry.stamp for entry in found[len(found) - len(self.absent) :]]
+        if stamps != [stamp for _, stamp in self.absent]:
             return None
         return tuple(now)
 
