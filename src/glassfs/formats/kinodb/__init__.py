@@ -37,7 +37,7 @@ from glassfs.content.allowance import OBJECT
 from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Refused
 from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode, episode_table
-from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
+from glassfs.formats.registry import Format, Opening
 
 MAGIC = b"KINO"
 STRETCH = 64  # entries of the index that are read at once
@@ -170,6 +170,4 @@ def _date(seconds: int) -> str | None:
         return f"{seconds} seconds after 1970"
 
 
-FORMAT = Format(
-    "kinodb", lambda head: head.startswith(MAGIC), open_kinodb, suffixes=BUILT_IN["kinodb"], joined=JOINED["kinodb"],
-)
+FORMAT = Format("kinodb", lambda head: head.startswith(MAGIC), open_kinodb)

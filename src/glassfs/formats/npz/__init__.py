@@ -17,7 +17,6 @@ from glassfs.formats.npz import header
 from glassfs.formats.npz.archive import CODECS, LOCAL, LOCAL_HEADER, Archive, LazyMember, ZipEntry
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 
-NAMED = BUILT_IN["npz"]
 END, LONGEST_END = b"PK\5\6", 22 + 0xFFFF
 SUFFIX = b".npy"
 LOOKED_AT = 1 << 10
@@ -45,7 +44,7 @@ def recognises(head: Head) -> bool:
         length = LOCAL_HEADER.unpack_from(head)[9]
         if head[LOCAL_HEADER.size : LOCAL_HEADER.size + length].endswith(SUFFIX):
             return True
-    return head.name.lower().endswith(NAMED) and END in head.tail(LONGEST_END)
+    return head.name.lower().endswith(BUILT_IN["npz"]) and END in head.tail(LONGEST_END)
 
 
 class ArchiveContents:
@@ -110,4 +109,4 @@ def _path(name: bytes) -> tuple[bytes, ...]:
     return tuple(name.split(b"/", 255))  # the rest is one component: no path is longer
 
 
-FORMAT = Format("npz", recognises, open_npz, suffixes=NAMED)
+FORMAT = Format("npz", recognises, open_npz)
