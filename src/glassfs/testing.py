@@ -140,7 +140,7 @@ class FormatTests(ABC):
         for path in self._paths():
             head = _head(path)
             assert self.format.recognises(head), f"{path.name} is not recognised by its first {len(head)} bytes"
-            others = [other.name for other in built_in() if other is not self.format and other.recognises(head)]
+            others = [other.name for other in built_in() if other.name != self.format.name and other.recognises(head)]
             assert not others, f"{path.name} is also recognised by {', '.join(others)}"
 
     def test_does_not_recognise_other_files(self) -> None:

@@ -278,8 +278,12 @@ def expected_tables(
 
 def _told_by_head(file: SnapshotFile) -> Sequence[str]:
     with closing(file.location.store.open(file.location.path)) as source:
-        chosen = recognise(Head.of(source, source.read(0, min(HEAD, source.size))))
-    return chosen.joined if chosen is not None else ()
+        head = Head.of(source, source.read(0, min(HEAD, source.size)))
+        chosen = recognise(head)
+        if chosen is None:
+            return ()
+        # Where opening is slow, finding all arrays takes long.
+        return [name for name in chosen.joined if name != ARRAYS or not chosen.is_slow(head)]
 
 
 def in_order(names: Iterable[str]) -> list[str]:

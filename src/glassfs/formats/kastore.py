@@ -24,7 +24,7 @@ from glassfs.content import Array, Container, Extent, Fault, Group, Member, Omit
 from glassfs.content.allowance import OBJECT
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats import tree_sequences, tskit
-from glassfs.formats.registry import AHEAD, BUILT_IN, JOINED, Format, Opening
+from glassfs.formats.registry import AHEAD, Format, Opening
 from glassfs.once import once
 
 MAGIC = b"\x89KAS\r\n\x1a\n"
@@ -319,7 +319,4 @@ def _hint(head: bytes) -> str | None:
     return None
 
 
-FORMAT = Format(
-    "kastore", lambda head: head.startswith(MAGIC), _open, _hint, BUILT_IN["kastore"], joined=JOINED["kastore"],
-    ahead=AHEAD,
-)
+FORMAT = Format("kastore", lambda head: head.startswith(MAGIC), _open, _hint, ahead=AHEAD)

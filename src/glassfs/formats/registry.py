@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from importlib import import_module
 from itertools import chain
@@ -306,7 +306,7 @@ def built_in() -> Iterator[Format]:
 @cache
 def _built_in(name: str) -> Format:
     known: Format = import_module(f"glassfs.formats.{name}").FORMAT
-    return known
+    return replace(known, suffixes=BUILT_IN[name], joined=JOINED.get(name, ()))
 
 
 class PlugIn(NamedTuple):

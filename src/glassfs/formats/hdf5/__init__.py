@@ -16,7 +16,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 
 from glassfs import installing
-from glassfs.content import EPISODES, Container
+from glassfs.content import Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
 from glassfs.formats.hdf5.answers import WorkerAnswers
@@ -26,7 +26,6 @@ from glassfs.formats.hdf5.outside import OtherFiles
 from glassfs.formats.registry import BUILT_IN, HEAD, Format, Head, Opening
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
-NAMED = BUILT_IN["hdf5"]
 NEAR, FAR = (0, 512, 1024, 2048), tuple(1 << bits for bits in range(12, 21))
 """Where the superblock may begin, behind a user block; in FAR only that of a file whose name says that it is HDF5."""
 
@@ -83,7 +82,7 @@ def _flags(head: Head, start: int) -> int:
 
 def _start(head: Head) -> int | None:
     near = next((offset for offset in NEAR if head.startswith(MAGIC, offset)), None)
-    if near is not None or not head.name.lower().endswith(NAMED):
+    if near is not None or not head.name.lower().endswith(BUILT_IN["hdf5"]):
         return near
     return next((offset for offset in FAR if head.part(offset, len(MAGIC)) == MAGIC), None)
 
@@ -98,4 +97,4 @@ def missing() -> str:
     return "" if is_installed() else f"needs h5py: {installing.command('hdf5')}"
 
 
-FORMAT = Format("hdf5", recognises, open_hdf5, suffixes=NAMED, joined=(EPISODES,), is_slow=is_slow, missing=missing)
+FORMAT = Format("hdf5", recognises, open_hdf5, is_slow=is_slow, missing=missing)

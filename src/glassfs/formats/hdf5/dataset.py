@@ -102,7 +102,7 @@ def plain(source: Source, asked: DatasetRequests, dataset: Dataset) -> Content:
         reason = "omitted: its values are of variable length or in other datasets"
         data = Unreadable(max(1, dataset.stored), LeftOut(reason, source.name))
     facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
-    return RawValues(asked.path[-1], data, facts | stored)
+    return Blob(asked.path[-1], data, facts=facts | stored)
 
 
 def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
@@ -144,7 +144,7 @@ def column(
     return Column(key, elements.lines(key, asked, prod(shape), kind)) if len(shape) == 1 else None
 
 
-def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Values:
+def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
     kind = dataset.kind
     shape = dataset.shape + kind.dims
     facts = {"layout": dataset.layout}

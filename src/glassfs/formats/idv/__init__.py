@@ -55,7 +55,7 @@ from glassfs.formats.idv.table import (
     read_header,
     version_text,
 )
-from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
+from glassfs.formats.registry import Format, Opening
 from glassfs.sizes import PIECE
 
 COMPRESSION_NAMES = {0: "None", 1: "Deflate"}
@@ -278,4 +278,4 @@ def _hint(head: bytes) -> str | None:
     return None
 
 
-FORMAT = Format("idv", lambda head: head.startswith(SIGNATURE), open_idv, _hint, BUILT_IN["idv"], joined=JOINED["idv"])
+FORMAT = Format("idv", lambda head: head.startswith(SIGNATURE), open_idv, _hint)

@@ -21,7 +21,7 @@ from glassfs.errors import Refused
 from glassfs.formats.ikv import text
 from glassfs.formats.ikv.contents import Contents, IndexedRoot
 from glassfs.formats.ikv.nodes import OBJECT, TYPE_NAMES, ConvertedText, NodeReader, shown
-from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
+from glassfs.formats.registry import Format, Head, Opening
 from glassfs.source import Source
 
 MAGIC = b"iKv"
@@ -114,4 +114,4 @@ def _open_indexed(opening: Opening, fields: NodeReader) -> Container:
     return Container("ikv", "2", Group(b"", lambda: members), [opening.source], facts, root.faults)
 
 
-FORMAT = Format("ikv", recognises, open_ikv, hint, BUILT_IN["ikv"])
+FORMAT = Format("ikv", recognises, open_ikv, hint)

@@ -37,7 +37,7 @@ from glassfs.content.allowance import OBJECT
 from glassfs.content.episodes import EPISODES_KEY
 from glassfs.errors import Refused
 from glassfs.formats.kinodb.episode import ENTRY, EpisodeEntry, KinoEpisode, episode_table
-from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
+from glassfs.formats.registry import Format, Opening
 
 MAGIC = b"KINO"
 STRETCH = 64  # entries of the index that are read at once
@@ -80,8 +80,9 @@ def open_kinodb(opening: Opening) -> Container:
     if opened.count != header.num_episodes:
         opening.warn(f"its header counts {header.num_episodes} episodes, but its index has {opened.count}")
     facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
+    root = Fields(b"", _CONTENTS, opened.content, lambda: [Member((EPISODES_KEY,), opened.episodes())])
     held = 32 * OBJECT + STRETCH * ENTRY.size  # of objects 2.4 KiB, as measured
-    return Container("kinodb", version, opened.contents(), [source], facts, opened.check, opened.episodes, held=held)
+    return Container("kinodb", version, root, [source], facts, opened.check, opened.episodes, held=held)
 
 
 class _File:
@@ -94,9 +95,6 @@ class _File:
         self.opening = opening
         self._stretch = (-1, b"")
         """Number and bytes of the stretch of the index read last, replaced atomically by any thread."""
-
-    def contents(self) -> Fields:
-        return Fields(b"", _CONTENTS, self._content, self._meanings)
 
     def episodes(self) -> Table:
         """Return the table of all episodes."""
@@ -136,13 +134,10 @@ class _File:
         for piece in index.pieces():  # pieces end between entries
             yield from map(EpisodeEntry._make, ENTRY.iter_unpack(piece))
 
-    def _content(self, name: bytes) -> Content:
+    def content(self, name: bytes) -> Content:
         if name == b"meta":
             return Fields(name, _META, lambda name: Document(name, self._facts, cost=64 * OBJECT))
         return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
-
-    def _meanings(self) -> Iterator[Member]:
-        yield Member((EPISODES_KEY,), self.episodes())
 
     def _facts(self) -> dict[str, Any]:
         header = self.header
@@ -170,6 +165,4 @@ def _date(seconds: int) -> str | None:
         return f"{seconds} seconds after 1970"
 
 
-FORMAT = Format(
-    "kinodb", lambda head: head.startswith(MAGIC), open_kinodb, suffixes=BUILT_IN["kinodb"], joined=JOINED["kinodb"],
-)
+FORMAT = Format("kinodb", lambda head: head.startswith(MAGIC), open_kinodb)

@@ -108,11 +108,6 @@ class EpisodeMetadata(NamedTuple):
     total_reward: float | None
     surplus: int
 
-    @property
-    def outcome(self) -> bool | None:
-        """Whether the episode was successful, None if that is unknown."""
-        return {1: False, 2: True}.get(self.success)
-
 
 class KinoEpisode:
     """The episode at ``position`` of the index, as described by its entry."""
@@ -164,23 +159,25 @@ class KinoEpisode:
             raise self.source.damage(reason, place)
         return EpisodeMetadata(embodiment, task, shortest(fps), success, flag, total_reward, surplus)
 
-    def records_fault(self) -> str | None:
+    def records_damage(self) -> Damaged | None:
         """Return why the state/action section does not hold what the index says, or None.
 
         States of other lengths than state_dim leave a surplus of whole floats, and may shift every number (§5). Any
         other surplus has another cause and is ignored, as in KinoDB.
         """
         entry = self.entry
-        if entry.actions_offset + entry.actions_length > self.source.size:
-            return "lies outside the file"
         surplus = entry.actions_length - entry.num_frames * entry.record_size
-        if surplus < 0:
-            return f"is {-surplus} bytes too short for {entry.num_frames} frames"
+        if entry.actions_offset + entry.actions_length > self.source.size:
+            reason = "lies outside the file"
+        elif surplus < 0:
+            reason = f"is {-surplus} bytes too short for {entry.num_frames} frames"
         # An episode whose states are longer than declared still has its records, but at other offsets than each number
         # is read from. Showing them would show wrong values, so they are refused.
-        if surplus and surplus % 4 == 0:
-            return f"has {surplus // 4} floats too many: its states are not all of state_dim {entry.state_dim}"
-        return None
+        elif surplus and surplus % 4 == 0:
+            reason = f"has {surplus // 4} floats too many: its states are not all of state_dim {entry.state_dim}"
+        else:
+            return None
+        return self.source.damage(reason, f"the state/action section of episode {self.position}")
 
     def check(self) -> Iterator[Fault]:
         entry, place = self.entry, self.place
@@ -191,8 +188,9 @@ class KinoEpisode:
             yield Fault(place, "has no frames, which the writer never writes")
         yield from self._metadata_faults()
         surplus = entry.actions_length - entry.num_frames * entry.record_size
-        reason = self.records_fault() or (f"has {surplus} undescribed bytes" if surplus else None)
-        if reason and reason != "lies outside the file":
+        damage = self.records_damage()
+        reason = damage.reason if damage else f"has {surplus} undescribed bytes"
+        if surplus and reason != "lies outside the file":
             yield Fault(place, f"the state/action section {reason}")
         if entry.images_offset <= self.source.size:
             yield from self._images.check()
@@ -202,7 +200,7 @@ class KinoEpisode:
         if name == b"images":
             return self._images
         if name == b"meta":
-            return Fields(name, _META, self._meta)
+            return Fields(name, _META, lambda name: Document(name, self._document, metadata_cost(entry.meta_length)))
         frames = entry.num_frames
         state, action = 4 * entry.state_dim, 4 * entry.action_dim
         match name:
@@ -216,14 +214,10 @@ class KinoEpisode:
                 is_terminal = booleans(self._field(state + action + 4, 1), frames)
                 return Array(name, is_terminal, "|b1", (frames,), "u8", axis=TIME)
 
-    def _meta(self, name: bytes) -> Document:
-        return Document(name, self._document, metadata_cost(self.entry.meta_length))
-
     def _field(self, offset: int, width: int) -> Data:
         """Return one field of all records; ``offset`` and ``width`` in bytes of a record."""
-        entry = self.entry
+        entry, damage = self.entry, self.records_damage()
         size = width * entry.num_frames
-        damage = self._records_damage()
         if damage:
             return Unreadable(size, damage)
         if not size:
@@ -231,21 +225,9 @@ class KinoEpisode:
         records = Extent(self.source, entry.actions_offset, entry.actions_length)
         return Gathered(records, offset, width, entry.record_size, entry.num_frames)
 
-    def _records_damage(self) -> Damaged | None:
-        reason = self.records_fault()
-        return self.source.damage(reason, f"the state/action section of episode {self.position}") if reason else None
-
-    def first_images(self) -> list[ImageType] | None:
-        """Return the first image of each camera of the first frame with images, None if they cannot be read."""
-        entry = self.entry
-        if not entry.has_images:
-            return []
-        end = entry.images_offset + entry.images_length
-        return first_images(self.source, entry.images_offset, end, entry.num_frames)
-
     def features(self, cameras: list[Camera] | None) -> str:
         """Return the features of the episode with these cameras as text; empty if its parts cannot be read."""
-        if cameras is None or self.records_fault():
+        if cameras is None or self.records_damage():
             return ""
         entry = self.entry
         lengths = entry.state_dim, entry.action_dim, None, None
@@ -284,7 +266,7 @@ class KinoEpisode:
 
     def _steps(self) -> list[Column]:
         """Return the columns. Raises Damaged if the records do not match the number of frames."""
-        damage = self._records_damage()
+        damage = self.records_damage()
         if damage:
             raise damage
         frames = self.entry.num_frames
@@ -328,15 +310,18 @@ def metadata_cost(length: int) -> int:
 
 
 def described(position: int, entry: EpisodeEntry, metadata: EpisodeMetadata | None) -> dict[str, Any]:
-    """Return the values of index and metadata; those of unreadable metadata are None."""
+    """Return the values of index and metadata, without those of unreadable metadata."""
+    known = {} if metadata is None else {
+        "embodiment": metadata.embodiment,
+        "language_instruction": metadata.task,
+        "fps": metadata.fps,
+        "success": {1: False, 2: True}.get(metadata.success),
+        "total_reward": metadata.total_reward,
+    }
     return {
         "position": position,
         "episode_id": entry.episode_id,
-        "embodiment": metadata.embodiment if metadata else None,
-        "language_instruction": metadata.task if metadata else None,
-        "fps": metadata.fps if metadata else None,
-        "success": metadata.outcome if metadata else None,
-        "total_reward": metadata.total_reward if metadata else None,
+        **known,
         "num_frames": entry.num_frames,
         "state_dim": entry.state_dim,
         "action_dim": entry.action_dim,
@@ -412,10 +397,13 @@ def _rows(episodes: Sequence[KinoEpisode]) -> list[dict[str, Any]]:
 
 def _cameras_of(episode: KinoEpisode) -> list[Camera] | None:
     """Return the cameras of an episode, as many as names may take; None if its images are damaged."""
-    images = episode.first_images()
+    entry, cameras = episode.entry, dict[bytes, Camera]()
+    if not entry.has_images:
+        return []
+    end = entry.images_offset + entry.images_length
+    images = first_images(episode.source, entry.images_offset, end, entry.num_frames)
     if images is None:
         return None
-    cameras: dict[bytes, Camera] = {}
     left = CAMERA_BYTES
     for image in images:
         left -= len(image.camera)

@@ -10,13 +10,12 @@ from contextlib import suppress
 from functools import partial
 
 from glassfs.codec.compression import NONE, decompress_prefix
-from glassfs.content import ARRAYS, Container, Group, Member, Nested, Part, Slice, array_as_stored
+from glassfs.content import Container, Group, Member, Nested, Part, Slice, array_as_stored
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.npz import header
 from glassfs.formats.npz.archive import CODECS, LOCAL, LOCAL_HEADER, Archive, LazyMember, ZipEntry
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 
-NAMED = BUILT_IN["npz"]
 END, LONGEST_END = b"PK\5\6", 22 + 0xFFFF
 SUFFIX = b".npy"
 LOOKED_AT = 1 << 10
@@ -44,7 +43,7 @@ def recognises(head: Head) -> bool:
         length = LOCAL_HEADER.unpack_from(head)[9]
         if head[LOCAL_HEADER.size : LOCAL_HEADER.size + length].endswith(SUFFIX):
             return True
-    return head.name.lower().endswith(NAMED) and END in head.tail(LONGEST_END)
+    return head.name.lower().endswith(BUILT_IN["npz"]) and END in head.tail(LONGEST_END)
 
 
 class ArchiveContents:
@@ -109,4 +108,4 @@ def _path(name: bytes) -> tuple[bytes, ...]:
     return tuple(name.split(b"/", 255))  # the rest is one component: no path is longer
 
 
-FORMAT = Format("npz", recognises, open_npz, suffixes=NAMED, joined=(ARRAYS,))
+FORMAT = Format("npz", recognises, open_npz)

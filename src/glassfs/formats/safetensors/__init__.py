@@ -7,7 +7,7 @@ file. Any thread may call any function. Damage is raised on opening.
 from __future__ import annotations
 
 from glassfs.content import Container
-from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
+from glassfs.formats.registry import Format, Opening
 from glassfs.formats.safetensors.header import TensorHeader, hint, is_safetensors, model
 from glassfs.formats.safetensors.index import is_index, open_index
 
@@ -19,7 +19,4 @@ def _open(opening: Opening) -> Container:
     return model([opening.source], [header], header.metadata_cost, header.facts(), header.members, {})
 
 
-FORMAT = Format(
-    "safetensors", lambda head: is_safetensors(head) or is_index(head), _open, hint, BUILT_IN["safetensors"],
-    joined=JOINED["safetensors"],
-)
+FORMAT = Format("safetensors", lambda head: is_safetensors(head) or is_index(head), _open, hint)

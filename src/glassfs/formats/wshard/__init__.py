@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from glassfs.content import Container, Group
 from glassfs.errors import Refused
-from glassfs.formats.registry import BUILT_IN, JOINED, Format, Opening
+from glassfs.formats.registry import Format, Opening
 from glassfs.formats.wshard.episode import WShardEpisode
 from glassfs.formats.wshard.index import MAGIC, Index, Role
 from glassfs.formats.wshard.manifest import open_manifest
@@ -43,6 +43,4 @@ def open_wshard(opening: Opening) -> Container:
     )
 
 
-FORMAT = Format(
-    "wshard", lambda head: head.startswith(MAGIC), open_wshard, suffixes=BUILT_IN["wshard"], joined=JOINED["wshard"],
-)
+FORMAT = Format("wshard", lambda head: head.startswith(MAGIC), open_wshard)
