@@ -336,7 +336,7 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
         SnapshotFile(name, Location(store, (name,)), Version(name), name, "", 0, 0, 0, is_public=True)
         for name in "abc"
     ]
-    rows = RowReader(Containers(ContainerSettings(BlockCache())), TimedCalls())
+    rows = RowReader(Containers(ContainerSettings(BlockCache())), TimedCalls(60.0))
 
     def go_on() -> None:
         for _, pieces in rows.of_all(files):

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.content import EPISODES, Container, Group, Records, Table
+from glassfs.datasets import files, joined, snapshots
 from glassfs.datasets.joined import Audience, Joins, tables_for
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
@@ -82,11 +86,15 @@ def tree_of(
     return Sources(named or [Named(store, (), "memory")], settings, tables_for(audience))
 
 
-def joins_of(
-    store: MemoryStore, timeout_seconds: float = 60.0, budget: int = 64 << 20, **audience: Any,
-) -> Joins:
+def use_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
+    """Have joined tables take the time from ``now``."""
+    for module in (files, joined, snapshots):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=now))
+
+
+def joins_of(store: MemoryStore, budget: int = 64 << 20, **audience: Any) -> Joins:
     containers = Containers(ContainerSettings(BlockCache(budget)))
-    return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience), timeout_seconds)
+    return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience))
 
 
 def joins_in(sources: Sources) -> Joins:

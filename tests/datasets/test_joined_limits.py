@@ -29,7 +29,7 @@ from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings, Directory
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.sources import Start
-from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, rows_of, take, takes, tree_of
+from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, rows_of, take, takes, tree_of, use_clock
 from tests.memory_store import MemoryStore
 from tests.security import bombs
 from tests.waiting import wait_until
@@ -53,7 +53,7 @@ class Hanging(LastingStore):
 
     def joins(self) -> Joins:
         """Return joins with a short timeout for calls that hang, and a long one for all others."""
-        joins = joins_of(self, timeout_seconds=600.0)
+        joins = joins_of(self)
         call = joins.calls.call
 
         def timed(key: Any, *arguments: Any) -> Any:
@@ -289,13 +289,14 @@ class Slow(LastingStore):
         return super().open(path)
 
 
-def slow_joins(store: Slow) -> Joins:
+def slow_joins(monkeypatch: pytest.MonkeyPatch, store: Slow) -> Joins:
+    use_clock(monkeypatch, lambda: store.now)
     containers = Containers(ContainerSettings(BlockCache(64 << 20), has_catalogue=True))
-    return Joins(containers, [Start("", Location(store, ()), True)], clock=lambda: store.now)
+    return Joins(containers, [Start("", Location(store, ()), True)])
 
 
-def test_a_walk_ends() -> None:
-    joins = slow_joins(Slow({f"{name}/x": takes(take()) for name in "abcd"}))
+def test_a_walk_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    joins = slow_joins(monkeypatch, Slow({f"{name}/x": takes(take()) for name in "abcd"}))
     table = joins.snapshot().table(EPISODES)
     assert table.rows == 1
     assert "it and others are left out: listing folders took" in table.attributes()["error"]
@@ -304,7 +305,7 @@ def test_a_walk_ends() -> None:
 def test_a_pass_ends_and_the_next_gets_further(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "pass_longest", 150.0)
     store = Slow({f"{number}": takes(take()) for number in range(5)})
-    joins = slow_joins(store)
+    joins = slow_joins(monkeypatch, store)
     snapshot = joins.snapshot()
     store.now += 10_000
     table = snapshot.table(EPISODES)

@@ -23,7 +23,7 @@ from glassfs.source.local import LocalStore
 from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.sources import Start
-from tests.datasets.takes import FORMAT, LastingStore, take, takes
+from tests.datasets.takes import FORMAT, LastingStore, take, takes, use_clock
 
 LATER = settings.rights_valid
 ALL = ["a/b/x.take", "a/parts.take", "a/z.take", "other.take"]
@@ -74,14 +74,16 @@ def store() -> Closing:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    use_clock(monkeypatch, made)
+    return made
 
 
 @pytest.fixture
 def joins(store: Closing, clock: Clock) -> Joins:
     containers = Containers(ContainerSettings(BlockCache(64 << 20)))
-    return Joins(containers, [Start("", Location(store, ()), True)], Audience(True, (7, 7)), 60.0, clock)
+    return Joins(containers, [Start("", Location(store, ()), True)], Audience(True, (7, 7)))
 
 
 def shown(snapshot: Snapshot) -> list[str]:
@@ -151,7 +153,7 @@ def test_closed_part_outside_of_the_walk_takes_its_rows(store: Closing, clock: C
     """Containers that were named alone have parts beside them."""
     containers = Containers(ContainerSettings(BlockCache(64 << 20)))
     starts = [Start(name, Location(store, tuple(name.split("/"))), False) for name in ("a/parts.take", "other.take")]
-    joins = Joins(containers, starts, Audience(True, (7, 7)), 60.0, clock)
+    joins = Joins(containers, starts, Audience(True, (7, 7)))
     assert shown(joins.snapshot()) == ["a/parts.take", "other.take"]
     store.set_permissions("a/part", 0o600)
     clock.now += LATER

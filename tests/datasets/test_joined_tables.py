@@ -20,7 +20,7 @@ from glassfs.formats import registry
 from glassfs.settings import settings
 from glassfs.tree import Sources
 from tests.datasets.takes import FORMAT as TAKES
-from tests.datasets.takes import LastingStore, joins_in, take, takes, tree_of
+from tests.datasets.takes import LastingStore, take, takes, tree_of, use_clock
 from tests.memory_store import MemoryStore
 from tests.tree.things import BOOLEAN, FORMAT, INTEGER, NUMBER, TEXT, TEXTS, table, things
 
@@ -87,7 +87,7 @@ def test_listing_reads_few_first_bytes() -> None:
     assert "things.parquet" in listed(sources), "rows are known now"
 
 
-def test_time_for_first_bytes_is_limited() -> None:
+def test_time_for_first_bytes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(MemoryStore):
         now = 0.0
 
@@ -97,7 +97,7 @@ def test_time_for_first_bytes_is_limited() -> None:
 
     store = Slow({f"a/{number:02d}": b"text" for number in range(50)})
     sources = tree_of(store, views=VIEWS)
-    joins_in(sources)._clock = lambda: Slow.now
+    use_clock(monkeypatch, lambda: Slow.now)
     assert listed(sources) == [] and store.opens < 5
 
 

@@ -283,7 +283,7 @@ def test_a_walk_goes_on_after_errors_on_entering() -> None:
 def below(sources: Sources) -> list[str]:
     """Return the files that a joined table over the sources reads."""
     starts = [Start("", location, True) for location in sources.locations.values()]
-    return [one.path for one in FileSnapshot(starts, TimedCalls(), Allowance(1 << 20)).files]
+    return [one.path for one in FileSnapshot(starts, TimedCalls(60.0), Allowance(1 << 20)).files]
 
 
 def test_tables_open_only_files_named_like_containers() -> None:

@@ -10,11 +10,11 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import click
 
@@ -31,7 +31,7 @@ from glassfs.datasets.batch.found import TABLE, Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.files import in_order
-from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, Writer, chosen, encoded, head, mark, read_back, writer
+from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, chosen, encoded, head, mark, read_back, writer
 from glassfs.datasets.where import condition, why_none
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
@@ -41,7 +41,7 @@ from glassfs.terminal import printable
 
 PART = ".part"
 """The suffix of a file that is not complete."""
-_Opened: TypeAlias = tuple[Writer, Callable[[SearchHit], bool], Callable[[], AbstractContextManager[None]], int]
+_Opened: TypeAlias = tuple[Callable[[Any], None], Callable[[SearchHit], bool], int]
 
 
 @click.command()
@@ -142,11 +142,10 @@ def _run(
 
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
     with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run, ExitStack() as stack:
-        table, is_still, writing, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
+        write, is_still, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
         for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
             if done.outcome.data:
-                with writing():
-                    table.write(done.outcome.data)
+                write(done.outcome.data)
             rows += done.outcome.rows or 0
             known.update(done.outcome.known)
             for fault in done.outcome.faults:
@@ -154,17 +153,16 @@ def _run(
             if done.is_last:
                 tables.update(done.outcome.tables)
                 bar.advance(done.item.size)
-        with writing():
-            table.end()
     return run, rows, tables, known
 
 
 @contextmanager
 def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
-    """Open the output; also yield which containers it has already, a context for writing, and the rows it has."""
+    """Open the output; yield what writes to it, which containers it has already, and the rows it has."""
     if not output:
         sys.stdout.buffer.write(head(form))
-        yield writer(form, sys.stdout.buffer), lambda found: False, nullcontext, 0
+        with writer(form, sys.stdout.buffer) as write:
+            yield write, lambda found: False, 0
         return
     with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
         containers = set[str]()
@@ -183,8 +181,8 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
                 whole.file.writelines(line for one, line in read_back(form, before) if one in containers)
         else:
             whole.begin(head(form), mark(form))
-        table = writer(form, whole.file, os.path.dirname(output) or ".")
-        yield table, lambda found: found.path in containers, whole.writing, rows
+        with writer(form, whole.file, os.path.dirname(output) or ".", whole.writing) as write:
+            yield write, lambda found: found.path in containers, rows
         whole.end()
 
 
@@ -202,12 +200,6 @@ class Rows:
             yield partial(self._outcome, opener)
 
     def _outcome(self, opener: Opener, item: SearchHit) -> Outcome:
-        try:
-            return self._read(opener, item)
-        except Exception as error:
-            return Outcome((fault_of(error, item.name),), rows=0)
-
-    def _read(self, opener: Opener, item: SearchHit) -> Outcome:
         placed: list[ContainerPiece] = []
         tables: list[str] = []
         rest: _Rest | None = None
@@ -218,7 +210,7 @@ class Rows:
             named = opener.named(item)
             name = named.store.shown(named.path)
             rest = _take(item, named, opener, placed, tables)
-        except GlassfsError as error:
+        except Exception as error:
             is_container = item.is_named or not isinstance(error, Unrecognised)
             if is_container:
                 faults = (fault_of(error, name),)

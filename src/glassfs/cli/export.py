@@ -33,7 +33,7 @@ from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, Se
 from glassfs.datasets.batch.found import TABLE, Search, Unlisted
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
-from glassfs.datasets.table import PARQUET, ParquetWriter, records
+from glassfs.datasets.table import PARQUET, records, writer
 from glassfs.datasets.where import why_none
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.library import open_tree
@@ -295,9 +295,8 @@ class Picked:
     def write_table(self, target: Target) -> Written:
         """Write the table of the episodes beside them, and return how much is written and missing."""
         with tempfile.TemporaryFile() as file:
-            table = ParquetWriter(file, None)
-            table.write(self.pieces)
-            table.end()
+            with writer(PARQUET, file) as write:
+                write(self.pieces)
             size = file.tell()
             file.seek(0)
             pieces = (memoryview(piece) for piece in iter(lambda: file.read(PIECE), b""))

@@ -5,14 +5,16 @@ A format only says which contents have its arrays (``Container.arrays``). Any th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import xxhash
 
 from glassfs import work
 from glassfs.content import dtypes
-from glassfs.content.data import Extent
+from glassfs.content.data import Data, Extent, Slice
 from glassfs.content.episodes import TEXT
 from glassfs.content.model import Array, Fields, Group, Member, Omitted, Part, Series, Stored, members_of
 from glassfs.content.model import Collection as Contents
@@ -21,7 +23,6 @@ from glassfs.content.pieces import PIECE_BYTES, PIECE_ROWS, Piece, piece_of
 from glassfs.content.summary import LONGEST, UNSIGNED, Columns
 from glassfs.errors import Damaged, GlassfsError, LeftOut, Passing
 from glassfs.names import component
-from glassfs.sizes import PIECE
 from glassfs.source import Source
 
 STORED = "stored_bytes"
@@ -40,10 +41,16 @@ def stored_hash(content: Stored) -> str:
     if location is not None and location.source is not None:
         data = Extent(location.source, location.offset, location.stored)
     found = xxhash.xxh3_64()
-    for offset in range(0, data.size, PIECE):
-        work.check()
-        found.update(data.read(offset, min(PIECE, data.size - offset)))
+    for piece in _pieces(data):
+        found.update(piece)
     return str(found.hexdigest())
+
+
+def _pieces(data: Data) -> Iterator[bytes]:
+    """Yield all bytes through the cache, at most PIECE at a time."""
+    for piece in Slice(data, 0, data.size).pieces():
+        work.check()
+        yield piece
 
 
 def statistics(content: Stored) -> dict[str, Any]:
@@ -54,27 +61,23 @@ def statistics(content: Stored) -> dict[str, Any]:
     """
     import numpy as np
 
-    least = most = mean = nan = None
-    stored = content.stored if isinstance(content, Array) else None
-    dtype = dtypes.parsed(stored.dtype) if stored is not None else np.dtype("V1")
-    if stored is not None and dtype.kind in "biuf":
-        plain, total, count, nan = float if dtype.kind == "f" else int, 0.0, 0, 0
-        step = PIECE // dtype.itemsize * dtype.itemsize
-        for offset in range(0, stored.data.size, step):
-            work.check()
-            values = np.frombuffer(stored.data.read(offset, min(step, stored.data.size - offset)), dtype)
-            if dtype.kind == "f":
-                numbers = values[~np.isnan(values)]
-                nan += len(values) - len(numbers)
-                values = numbers
-            if len(values):
-                with np.errstate(invalid="ignore", over="ignore"):
-                    total += float(values.sum(dtype=np.float64))
-                count += len(values)
-                low, high = plain(values.min()), plain(values.max())
-                least, most = low if least is None else min(least, low), high if most is None else max(most, high)
-        mean = total / count if count else None
-    return {"min": least, "max": most, "mean": mean, "nan": nan}
+    dtype = dtypes.parsed(content.stored.dtype) if isinstance(content, Array) else np.dtype("V1")
+    if not isinstance(content, Array) or dtype.kind not in "biuf":
+        return dict.fromkeys(("min", "max", "mean", "nan"))
+    plain = float if dtype.kind == "f" else int
+    least, most, total, count, nan = math.inf, -math.inf, 0.0, 0, 0
+    for piece in _pieces(content.stored.data):  # no number is in two of them, as its size divides theirs
+        values = np.frombuffer(piece, dtype)
+        numbers = values[~np.isnan(values)] if dtype.kind == "f" else values
+        nan += len(values) - len(numbers)
+        if len(numbers):
+            count += len(numbers)
+            with np.errstate(invalid="ignore", over="ignore"):
+                total += float(numbers.sum(dtype=np.float64))
+            least, most = min(least, plain(numbers.min())), max(most, plain(numbers.max()))
+    if not count:
+        return {"min": None, "max": None, "mean": None, "nan": nan}
+    return {"min": least, "max": most, "mean": total / count, "nan": nan}
 
 
 def arrays_in(
@@ -145,10 +148,10 @@ def array_pieces(
     rows: list[tuple[Any, ...]] = []
     errors: list[GlassfsError] = []
     size = 0
-    for found in arrays_in(root, elsewhere):
+    for found in chain(arrays_in(root, elsewhere), (None,)):
         if isinstance(found, GlassfsError):
             errors.append(found)
-        else:
+        elif found is not None:
             row, content = found
             measured: Sequence[Any] = [None] * len(measure.columns)
             try:
@@ -159,8 +162,7 @@ def array_pieces(
                 errors.append(type(error)(error.reason, part=row[0]))
             rows.append((*row, *measured))
             size += len(row[0]) + len(row[2])
-        if len(rows) + len(errors) >= PIECE_ROWS or size >= PIECE_BYTES:
+        is_full = len(rows) + len(errors) >= PIECE_ROWS or size >= PIECE_BYTES
+        if is_full or (found is None and (rows or errors)):
             yield piece_of(list(zip(*rows, strict=True)) or [()] * len(columns), columns), errors
             rows, errors, size = [], [], 0
-    if rows or errors:
-        yield piece_of(list(zip(*rows, strict=True)) or [()] * len(columns), columns), errors

@@ -70,14 +70,12 @@ class FileSnapshot:
     """
 
     def __init__(
-        self, starts: Iterable[Start], calls: TimedCalls, allowance: Allowance, is_strict: bool = False, *,
-        clock: Callable[[], float] = time.monotonic,
+        self, starts: Iterable[Start], calls: TimedCalls, allowance: Allowance, is_strict: bool = False,
     ) -> None:
         self._calls = calls
         self._allowance = allowance
         self._is_strict = is_strict
-        self._clock = clock
-        self.begun = clock()
+        self._begun = time.monotonic()
         self._is_over = False
         self.files: list[SnapshotFile] = []
         self.gaps: list[Gap] = []
@@ -140,7 +138,7 @@ class FileSnapshot:
 
     def _listed(self, start: Start, folder: Branch) -> Listed:
         seconds = settings.walk_longest
-        self._is_over = self._clock() > self.begun + seconds
+        self._is_over = time.monotonic() > self._begun + seconds
         if self._is_over:
             raise Unavailable(f"it and others are left out: listing folders took longer than {seconds:g} seconds")
         is_mount_root = start.is_mount_root and len(folder.way) == 1
@@ -244,7 +242,7 @@ def _access(entry: Entry) -> tuple[str, int]:
 
 def expected_tables(
     containers: Containers, files: Iterable[SnapshotFile],
-    kept_of: Callable[[Sequence[SnapshotFile]], Iterable[str]], clock: Callable[[], float] = time.monotonic,
+    kept_of: Callable[[Sequence[SnapshotFile]], Iterable[str]],
 ) -> list[str]:
     """Return the names of the joined tables to which files may give rows, without opening them as containers.
 
@@ -267,11 +265,11 @@ def expected_tables(
             unknown.append(file)
     names.update(kept_of(seldom) if seldom else ())
     calls = TimedCalls(settings.heads_longest)
-    until = clock() + settings.heads_longest
+    until = time.monotonic() + settings.heads_longest
     for file in unknown[:256]:
         with suppress(GlassfsError):  # it cannot be read now, so it is in no table
             names.update(calls.call(file.location, file.volume, partial(_told_by_head, file)))
-        if clock() > until:
+        if time.monotonic() > until:
             break
     return in_order(names)
 

@@ -58,14 +58,13 @@ class Joins(Overview):
 
     def __init__(
         self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
-        timeout_seconds: float | None = None, clock: Callable[[], float] = time.monotonic, title: str = "",
+        title: str = "",
     ) -> None:
         self.containers = containers
         self.is_shared, self.reader = audience
         self._starts = starts
         self._title = title
-        self._clock = clock
-        self.calls = TimedCalls(timeout_seconds)
+        self.calls = TimedCalls(settings.call_longest)
         self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._until = 0.0
@@ -86,12 +85,12 @@ class Joins(Overview):
         found = self._valid()
         # Threads that need a walk, or a check of rights, wait for the one that makes it. Callers of a private tree
         # never wait while the last snapshot is valid.
-        if found is None or (self.is_shared and self._clock() >= self._public_until):
+        if found is None or (self.is_shared and time.monotonic() >= self._public_until):
             with work.holding(self._walking):
                 found = self._valid() or self._taken()
-                begun = self._clock()
+                begun = time.monotonic()
                 if self.is_shared and begun >= self._public_until:
-                    has_closed, ended = found.has_closed(), self._clock()
+                    has_closed, ended = found.has_closed(), time.monotonic()
                     # What is public is valid for a multiple of the time that checking it takes.
                     self._public_until = ended + max(settings.rights_valid, CHECK_SHARE * (ended - begun))
                     found = self._taken() if has_closed else found
@@ -118,24 +117,22 @@ class Joins(Overview):
     def _valid(self) -> Snapshot | None:
         with self._lock:
             last = self._last
-            return last if last is not None and self._clock() < max(self._until, last.until) else None
+            return last if last is not None and time.monotonic() < max(self._until, last.until) else None
 
     def files(self) -> FileSnapshot:
         """Return all files below the starts now."""
         # The same part of the memory that a container may take for what is parsed of it.
         allowance = Allowance(max(LEAST, self.containers.services.cache.budget // 4))
-        return FileSnapshot(self._starts, self.calls, allowance, self.is_shared, clock=self._clock)
+        return FileSnapshot(self._starts, self.calls, allowance, self.is_shared)
 
     def _taken(self) -> Snapshot:
         from glassfs.datasets.snapshots import Snapshot  # programs that only look files up need no tables
 
         # The age counts from the end of a walk, and the walk's duration sets it, so that walking takes a tenth of the
         # time at most, however many files there are and however many callers ask.
-        begun = self._clock()
-        found = Snapshot(
-            self.containers, self.files(), self.is_shared, self.calls, self._clock, self._title, self.tables,
-        )
-        ended = self._clock()
+        begun = time.monotonic()
+        found = Snapshot(self.containers, self.files(), self.is_shared, self.calls, self._title, self.tables)
+        ended = time.monotonic()
         last = self._last
         # The files are those of the last snapshot: its rows, which may have taken long to read, are used on.
         is_same = last is not None and last.state == found.state and last.is_whole
@@ -249,7 +246,7 @@ class WithJoined(Directory):
 
 def tables_for(audience: Audience = Audience()) -> Callable[[Containers, Sequence[Start], str], Joins]:  # noqa: B008
     """Return the maker of the ``overview`` of ``Sources``: the joined tables for these users."""
-    return lambda containers, starts, title: Joins(containers, starts, audience, title=title)
+    return lambda containers, starts, title: Joins(containers, starts, audience, title)
 
 
 def open_sources(

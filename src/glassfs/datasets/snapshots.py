@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -48,14 +49,13 @@ class Snapshot:
 
     def __init__(
         self, containers: Containers, walked: FileSnapshot, is_shared: bool, calls: TimedCalls,
-        clock: Callable[[], float], title: str = "", on_read: Callable[[Snapshot], object] = lambda snapshot: None,
+        title: str = "", on_read: Callable[[Snapshot], object] = lambda snapshot: None,
     ) -> None:
         self.containers = containers
         self._calls = calls
         self._walked: Sequence[SnapshotFile] = walked.files
         """All files, until all tables were read."""
         self._gaps: Sequence[Gap] = walked.gaps
-        self._clock = clock
         self._on_read = on_read
         self.until = 0.0
         """Valid until then, whatever its age."""
@@ -121,7 +121,7 @@ class Snapshot:
             if len(self._read) == len(self._locks):
                 return self.with_rows()
             walked, kept = filter(self._may_show, self._walked), RowReader(self.containers, self._calls).kept_tables
-            self._expected = expected_tables(self.containers, walked, kept, self._clock)
+            self._expected = expected_tables(self.containers, walked, kept)
         return self._expected
 
     def with_rows(self) -> Sequence[str]:
@@ -185,7 +185,7 @@ class Snapshot:
                 if is_of_arrays not in self._read:
                     # While one caller reads, which may take minutes, the snapshot stays valid for all others: they wait
                     # for its rows instead of beginning a walk of their own.
-                    begun, self.until = self._clock(), float("inf")
+                    begun, self.until = time.monotonic(), float("inf")
                     self._reading.add(is_of_arrays)
                     try:
                         tables = self._find(is_of_arrays, begun + settings.pass_longest)
@@ -202,12 +202,12 @@ class Snapshot:
                         if self._expected is not None:  # which a listing has shown
                             self._on_read(self)
                     finally:
-                        took = self._clock() - begun
+                        took = time.monotonic() - begun
                         # What is missing for a moment is read again, but not at once: that may take as long.
                         longest = min(settings.table_longest_valid, settings.table_valid_times * took)
                         self._reading.discard(is_of_arrays)
                         if not self._reading:
-                            self.until = 0.0 if self.is_whole else self._clock() + longest
+                            self.until = 0.0 if self.is_whole else time.monotonic() + longest
         return self._read[is_of_arrays]
 
     def _find(self, is_of_arrays: bool, until: float) -> JoinedTables:
@@ -222,7 +222,7 @@ class Snapshot:
         # are sorted without being kept in memory: each table has one block that is not complete.
         is_whole = self.is_whole
         for file, pieces in RowReader(self.containers, self._calls, is_of_arrays).of_all(self._walked):
-            if self._clock() > until:
+            if time.monotonic() > until:
                 seconds = settings.pass_longest
                 reason = f"it and others are left out: reading containers took longer than {seconds:g} seconds"
                 # Users see the first gap if an attribute lacks space for all. It must not name a file that is hidden.
@@ -252,7 +252,7 @@ class Snapshot:
                         files[file.path] = file
                         if piece.directory:
                             self._directories[piece.table, file.path] = piece.directory
-                    if self._clock() > until:
+                    if time.monotonic() > until:
                         raise Unavailable("is left out from here on: there was no more time")
             # What was read before stays: rows are true one by one, and the gap says that some are missing. If the
             # container gave rows already, only the tables that they are in can lack some; else those for which its

@@ -11,8 +11,8 @@ import json as standard_json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any, BinaryIO, TypeAlias
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
 from glassfs.content.episodes import TEXT
@@ -83,48 +83,40 @@ def mark(form: str) -> bytes:
     return head(form) or {JSONL: f'{{"{CONTAINER}": '.encode(), PARQUET: b"PAR1"}[form]
 
 
-class LineWriter:
-    """Write rows as lines of JSON or CSV."""
+@contextmanager
+def writer(
+    form: str, file: BinaryIO, folder: str | None = None,
+    writing: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[Callable[[Any], None]]:
+    """Provide what writes encoded rows to a file, each time in ``writing``.
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
+    Parquet is written at the end of the ``with``, as the file that a mount of a folder with these containers has.
+    ``folder`` is for temporary files.
+    """
+    if form != PARQUET:
+        def write(rows: bytes) -> None:
+            with writing():
+                file.write(rows)
+                file.flush()
 
-    def write(self, rows: Any) -> None:
-        self._file.write(rows)
-        self._file.flush()
+        yield write
+        return
+    # The Parquet file needs the widths of all columns before its first byte: until then rows are in a file beside.
+    cache = BlockCache(spool_directory=folder, spool_size=1 << 60)
+    table = BlockTable(EPISODES, RowStore(cache))
 
-    def end(self) -> None:
-        """Do nothing: all rows are written."""
-
-
-class ParquetWriter:
-    """Write rows as the Parquet file that a mount of a folder with these containers has."""
-
-    def __init__(self, file: BinaryIO, folder: str | None) -> None:
-        self._file = file
-        # The Parquet file needs the widths of all columns before its first byte: until then rows are in a file beside.
-        self._cache = BlockCache(spool_directory=folder, spool_size=1 << 60)
-        self._table = BlockTable(EPISODES, RowStore(self._cache))
-
-    def write(self, rows: Any) -> None:
-        for placed in rows:
+    def add(pieces: Iterable[ContainerPiece]) -> None:
+        for placed in pieces:
             if placed.piece.rows:
-                self._table.add(placed)
+                table.add(placed)
 
-    def end(self) -> None:
-        self._table.close()
-        self._table.finish()
-        for piece in Parquet(Joined(EPISODES, lambda: self._table.rows), self._cache, (EPISODES,)).pieces():
-            self._file.write(piece)
-        self._file.flush()
-
-
-Writer: TypeAlias = LineWriter | ParquetWriter
-
-
-def writer(form: str, file: BinaryIO, folder: str | None = None) -> Writer:
-    """Return what writes rows to a file; ``folder`` is for temporary files."""
-    return ParquetWriter(file, folder) if form == PARQUET else LineWriter(file)
+    yield add
+    with writing():
+        table.close()
+        table.finish()
+        for piece in Parquet(Joined(EPISODES, lambda: table.rows), cache, (EPISODES,)).pieces():
+            file.write(piece)
+        file.flush()
 
 
 def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:

@@ -10,14 +10,13 @@ from typing import TypeVar
 
 from glassfs import work
 from glassfs.errors import DeviceFailed, GlassfsError
-from glassfs.settings import settings
 from glassfs.threads import DaemonPool
 
 Result = TypeVar("Result")
 
 
 class TimedCalls:
-    """Runs calls on other threads and waits up to ``timeout_seconds`` for each, by default ``settings.call_longest``.
+    """Runs calls on other threads and waits up to ``timeout_seconds`` for each.
 
     A call that still hangs is not tried again, nor are others of a volume on which several hang: on a dead disk all
     would. The more calls hang, the shorter the timeout.
@@ -26,8 +25,8 @@ class TimedCalls:
     most, most_of_volume = 32, 4
     """Calls that may hang at a time before further ones fail at once: in all, and of one volume."""
 
-    def __init__(self, timeout_seconds: float | None = None) -> None:
-        self.timeout_seconds = settings.call_longest if timeout_seconds is None else timeout_seconds
+    def __init__(self, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._pool = DaemonPool("timed-calls")
         self._hanging: dict[Hashable, str | None] = {}
