@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from operator import index as integer
 from typing import TYPE_CHECKING, Any
@@ -40,15 +40,13 @@ class ArrayLike(ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of ``numpy()``. For some columns this needs a pass over the data."""
-        shape: tuple[int, ...] = self._fact("shape", arrays.shape_of)
-        return shape
+        """The shape of ``numpy()``. For some columns this and ``dtype`` need a pass over the data."""
+        return self._type()[0]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of ``numpy()``."""
-        dtype: np.dtype[Any] = self._fact("dtype", arrays.dtype_of)
-        return dtype
+        return self._type()[1]
 
     @property
     def ndim(self) -> int:
@@ -92,15 +90,17 @@ class ArrayLike(ABC):
         values = self.numpy(copy=bool(copy) and dtype is None)
         return values if dtype is None else values.astype(dtype, copy=bool(copy))
 
-    def _fact(self, name: str, of_content: Callable[[contents.Content], Any]) -> Any:
-        """Return an attribute of ``numpy()``, without its values if possible."""
+    def _type(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and dtype of ``numpy()``, without its values if possible."""
         with PartInErrors(self):
             file = self._of_array()
-            content = canonical(file)
-            fact = None if content is None else of_content(content)
-            if fact is None:
-                fact = getattr(self._rows(file), name, None)
-        return getattr(self.numpy(), name) if fact is None else fact
+            found: Any = self._rows(file)
+            if found is None:
+                image = arrays.type_of(canonical(file))
+                if image is not None:
+                    return image
+                found = self.numpy()
+        return found.shape, found.dtype
 
     def _selected(self, key: Any) -> Any:
         """Return what an index selects of the array, read into memory of its own."""

@@ -43,13 +43,12 @@ class Frames(Data):
 
     def __init__(self, video: Video) -> None:
         present = range(video.count) if video.present is None else video.present
-        first = video.frame(present[0]) if present else None
-        shape = None if first is None else shape_of(first)
-        dtype = None if first is None else dtype_of(first)
-        if shape is None or dtype is None:
+        first = type_of(video.frame(present[0])) if present else None
+        if first is None:
             raise Damaged("has no frame that can be shown")
-        self.shape, self.dtype = (video.count, *shape), dtype
-        self.frame_size = prod(shape) * dtype.itemsize
+        shape, self.dtype = first
+        self.shape = (video.count, *shape)
+        self.frame_size = prod(shape) * self.dtype.itemsize
         self._video = video
         self._last: tuple[int, memoryview] | None = None
         """A frame and its pixels: parts of one are often wanted one after another."""
@@ -104,35 +103,19 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         raise Unavailable(f"there is not enough memory for an array of the shape {shape}") from error
 
 
-def dtype_of(content: Content) -> np.dtype[Any] | None:
-    """Return the dtype of ``array_of`` for an array or an image, or None. Raises Damaged for an encoded image without a
-    header.
-    """
+def type_of(content: Content | None) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Return shape and dtype of ``array_of`` for an image, or None. Raises Damaged for one without a header."""
     import numpy as np
 
-    if isinstance(content, Array):
-        return dtypes.parsed(content.stored.dtype)
     if isinstance(content, Image):
-        return np.dtype(f"<u{content.bits // 8}")
-    if isinstance(content, EncodedImage):
-        return np.dtype("<u2" if _head(content).mode.startswith("I;16") else "|u1")
-    return None
-
-
-def shape_of(content: Content) -> tuple[int, ...] | None:
-    """Return the shape of ``array_of`` for an array or an image, or None.
-
-    May need a pass over the data. Raises Damaged.
-    """
-    if isinstance(content, Array):
-        return content.resolved_shape
-    if isinstance(content, Image):
-        return _pixels(content.height, content.width, content.channels)
+        return _pixels(content.height, content.width, content.channels), np.dtype(f"<u{content.bits // 8}")
     if isinstance(content, EncodedImage):
         from PIL import Image as Pillow
 
         head = _head(content)
-        return _pixels(head.height, head.width, Pillow.getmodebands(_AS_PIXELS.get(head.mode, head.mode)))
+        channels = Pillow.getmodebands(_AS_PIXELS.get(head.mode, head.mode))
+        dtype = np.dtype("<u2" if head.mode.startswith("I;16") else "|u1")
+        return _pixels(head.height, head.width, channels), dtype
     return None
 
 
