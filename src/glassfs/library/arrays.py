@@ -9,13 +9,14 @@ from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes
-from glassfs.content.images import decoding
+from glassfs.content.images import decode, decoding
 from glassfs.errors import Damaged, Unavailable, Unsuited
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image as Decoded
+    from PIL.ImageFile import ImageFile
 
 NOT_AN_ARRAY = (
     ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, TokenError,
@@ -193,31 +194,16 @@ def _values(
             return np.empty(shape, dtype)
         except ValueError as error:
             raise Damaged(f"has a shape that no array can have, {shape}") from error
-    # Only data that are a range of a local file can be mapped; ``mapped`` knows.
-    if not is_copy and size >= MAPPED_FROM:
-        mapped = data.mapped()
-        if mapped is not None:
-            values: NDArray[Any] = np.frombuffer(mapped, dtype).reshape(shape, order=order)
+    if not is_copy:
+        # Only data that are a range of a local file can be mapped; ``mapped`` knows. For few, bytes of Python will do.
+        found = data.whole() if size < MAPPED_FROM else data.mapped()
+        if found is not None:
+            values: NDArray[Any] = np.frombuffer(found, dtype).reshape(shape, order=order)
             if values.flags.aligned or size >= UNALIGNED_FROM:
                 return values
-    if not is_copy and size < MAPPED_FROM:  # bytes of Python will do for what is read-only
-        values = _array(data.whole(), dtype, shape, order)
-        if values.flags.aligned:
-            return values
     raw = empty((size,), np.uint8)
     data.read_into(raw.data, 0)
     return raw.view(dtype).reshape(shape, order=order)
-
-
-def _array(
-    whole: bytes | bytearray, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order,
-) -> NDArray[Any]:
-    """Return an array of these bytes. Raises ValueError if they are not as many as the shape needs."""
-    import numpy as np
-
-    if len(whole) == dtype.itemsize * prod(shape):  # without a flat array first
-        return np.ndarray(shape, dtype, whole, order=order)
-    return np.frombuffer(whole, dtype).reshape(shape, order=order)
 
 
 def _finished(values: NDArray[Any], is_copy: bool) -> NDArray[Any]:
@@ -228,7 +214,7 @@ def _finished(values: NDArray[Any], is_copy: bool) -> NDArray[Any]:
     return values
 
 
-def _head(image: EncodedImage) -> Decoded:
+def _head(image: EncodedImage) -> ImageFile:
     """Return an encoded image of which only the header was decoded. Raises Damaged."""
     return _opened(image.data.whole(), (image.media.upper(),))
 
@@ -253,14 +239,13 @@ def image_of(image: Image) -> Decoded | None:
     return Pillow.frombytes(mode, (image.width, image.height), image.data.whole())
 
 
-def _opened(stored: Any, formats: tuple[str, ...]) -> Decoded:
+def _opened(stored: Any, formats: tuple[str, ...]) -> ImageFile:
     from PIL import Image as Pillow
 
     with decoding("is not an image that can be decoded"):
         return Pillow.open(io.BytesIO(stored), formats=formats)
 
 
-def _loaded(image: Decoded) -> Decoded:
-    with decoding("is an image that cannot be decoded"):
-        image.load()
+def _loaded(image: ImageFile) -> Decoded:
+    decode(image)
     return image
