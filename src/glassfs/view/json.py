@@ -104,7 +104,7 @@ def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | N
     Takes a third of the time, as most documents are of this kind.
     """
     names = tuple(members)
-    if not all(type(name) is str for name in names) or not 0 < len(names) + sum(map(len, names)) <= SHORT:
+    if set(map(type, names)) != {str} or len(names) + sum(map(len, names)) > SHORT:
         return None
     # Documents of one kind have the same keys: only their values are formatted.
     template = _template(names, margin)
