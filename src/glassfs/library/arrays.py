@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 from bisect import bisect_left, bisect_right
 from math import prod
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
-from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes
+from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes, npy
 from glassfs.content.images import decode, decoding
 from glassfs.errors import Damaged, Unavailable, Unsuited
+from glassfs.tree import File
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image as Decoded
     from PIL.ImageFile import ImageFile
 
-NOT_AN_ARRAY = (
-    ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, TokenError,
-)
-"""What NumPy raises for files that are not ``.npy``, or whose header NumPy would not write."""
 MAPPED_FROM = 128 << 10
 """Size in bytes. Smaller arrays are read, which is faster than mapping them and touching a page. Reading all values is
 faster up to 512 KiB, but a program may need few of them, and keeps a copy in its own memory."""
@@ -123,49 +119,43 @@ def type_of(content: Content | None) -> tuple[tuple[int, ...], np.dtype[Any]] | 
 def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
     """Return the values of a content, or None: mapped from the container's file if possible and not ``is_copy``.
 
-    Other values are decoded once into memory of their own. Raises Damaged, or Unavailable without enough memory.
+    Other values are decoded once; a copy is in memory of its own. Raises Damaged, or Unavailable without enough memory.
     """
     import numpy as np
 
     if isinstance(content, Array):
         data, dtype, order, _ = content.stored
-        return _finished(_values(data, dtypes.parsed(dtype), content.resolved_shape, is_copy, order), is_copy)
+        return _values(data, dtypes.parsed(dtype), content.resolved_shape, is_copy, order)
     if isinstance(content, Image):
-        return _finished(_of_image(content, is_copy), is_copy)
+        return _of_image(content, is_copy)
     if isinstance(content, Scalar):
-        return _finished(np.array(content.value), is_copy)
+        return np.array(content.value)
     if isinstance(content, EncodedImage):
-        return of_pixels(decoded_image(content), is_copy)
+        return of_pixels(decoded_image(content))
     if isinstance(content, Video):
         frames = Frames(content)
-        return _finished(_values(frames, frames.dtype, frames.shape, True), is_copy)
+        return _values(frames, frames.dtype, frames.shape, True)
     return None
 
 
-def of_pixels(image: Decoded, is_copy: bool) -> NDArray[Any]:
+def of_pixels(image: Decoded) -> NDArray[Any]:
     import numpy as np
 
     mode = _AS_PIXELS.get(image.mode)  # one whose values are pixels: no palette, no packed bits
-    return _finished(np.array(image if mode is None else image.convert(mode)), is_copy)
+    return np.array(image if mode is None else image.convert(mode))
 
 
-def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
-    """Return the array in a ``.npy`` file, and close the file. Object arrays are refused: they could run any code.
-
-    Raises Damaged, or Unavailable without enough memory.
-    """
-    import numpy as np
-
-    with stream:
-        try:
-            return _finished(np.lib.format.read_array(stream, allow_pickle=False), is_copy)
-        except MemoryError as error:
-            raise Unavailable(f"there is not enough memory for the array: {error}") from error
-        except NOT_AN_ARRAY as error:
-            # NumPy has no exception of its own for this.
-            if "allow_pickle" in str(error):
-                raise Unsuited("is a pickle of Python objects, which is never loaded: it could run any code") from error
-            raise Damaged(f"is not an array that can be read: {error}") from error
+def array_in(file: File) -> Array:
+    """Return the array in a ``.npy`` file. Object arrays are refused: they could run any code. Raises Damaged."""
+    length = npy.length_of(file.read(0, npy.PREFIX))
+    head = file.read(0, length or 0)
+    found = npy.parsed(head, file.size) if length and len(head) == length else None
+    if found is not None:
+        origin = file.origin
+        return found.array(origin.services.cache, (origin.identity, file.ino, "npy"), b"", file.data)
+    if b"'|O'" in head:
+        raise Unsuited("is a pickle of Python objects, which is never loaded: it could run any code")
+    raise Damaged("is not an array that can be read")
 
 
 def _of_image(image: Image, is_copy: bool) -> NDArray[Any]:
@@ -204,14 +194,6 @@ def _values(
     raw = empty((size,), np.uint8)
     data.read_into(raw.data, 0)
     return raw.view(dtype).reshape(shape, order=order)
-
-
-def _finished(values: NDArray[Any], is_copy: bool) -> NDArray[Any]:
-    if is_copy and not values.flags.writeable:
-        return values.copy()
-    if not is_copy and values.flags.writeable:
-        values.flags.writeable = False
-    return values
 
 
 def _head(image: EncodedImage) -> ImageFile:
