@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from glassfs.content import Array, Part
-from glassfs.formats.npz import header
+from glassfs.content import npy as header
 from glassfs.library import arrays as library_arrays
 from tests.formats.npz_files import npy, saved, zipped
 from tests.helpers import file_data, only, open_bytes

@@ -19,14 +19,32 @@ CHECKED_AT_ONCE, HELD_BACK = 16 << 20, 128 << 10
 """Bytes that are checked ahead of a reader of a large block, and bytes that it gets only after the check of all."""
 
 
-class Rendered(Data):
+class _Cached(Data):
+    """Bytes that the cache keeps by ``key``, made to find their ``_size`` if it is None. Subclasses are recipes."""
+
+    __slots__ = ("_cache", "_size", "key")
+
+    key: Hashable
+    _cache: BlockCache
+    _size: int | None
+
+    @property
+    def is_sized(self) -> bool:
+        return self._size is not None
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        if self.size:
+            self._cache.read_into(self, buffer, offset)  # type: ignore[arg-type]
+
+
+class Rendered(_Cached):
     """Bytes that ``make`` returns as a whole; the cache keeps them.
 
     If ``size`` is given, ``make`` must return exactly as many bytes. Otherwise the first caller that needs the size
     renders them. ``cost`` is the memory in bytes that making them takes.
     """
 
-    __slots__ = ("_cache", "_make", "_size", "cost", "key")
+    __slots__ = ("_make", "cost")
 
     def __init__(
         self, cache: BlockCache, key: Hashable, make: Callable[[], bytes | bytearray], size: int | None = None,
@@ -45,10 +63,6 @@ class Rendered(Data):
         return self._size
 
     @property
-    def is_sized(self) -> bool:
-        return self._size is not None
-
-    @property
     def is_cheap(self) -> bool:
         return self._cache.is_tiny(self.cost)
 
@@ -65,12 +79,8 @@ class Rendered(Data):
     def pieces(self) -> Iterator[bytes]:
         yield bytes(self.whole())
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        if self.size:
-            self._cache.read_into(self, buffer, offset)
 
-
-class Stream(Data):
+class Stream(_Cached):
     """Bytes that ``make`` yields from first to last in pieces of a few MiB: ``size``, or as many as it turns out.
 
     If the size is unknown, the first caller that needs it has the bytes made: short ones stay in the cache, longer ones
@@ -82,7 +92,9 @@ class Stream(Data):
     another thread may continue.
     """
 
-    __slots__ = ("_cache", "_cost", "_known_cost", "_location", "_make", "_size", "key")
+    __slots__ = ("_cost", "_known_cost", "_location", "_make")
+
+    key: tuple[Hashable, ...]
 
     def __init__(
         self, cache: BlockCache, key: tuple[Hashable, ...], make: Callable[[], Iterator[bytes]],
@@ -106,10 +118,6 @@ class Stream(Data):
             self._size = noted[0] if noted else self._cache.size_of(self)
             self._cache.notes.put(note, (self._size,))
         return self._size
-
-    @property
-    def is_sized(self) -> bool:
-        return self._size is not None
 
     @property
     def cost(self) -> int:
@@ -145,10 +153,6 @@ class Stream(Data):
             yield piece
         if self._size is not None and size != self._size:
             raise Damaged(f"gives {size} bytes or more, but {self._size} were expected")
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        if self.size:
-            self._cache.read_into(self, buffer, offset)
 
 
 class Decoded(SizedData):

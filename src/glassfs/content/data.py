@@ -94,17 +94,14 @@ class SizedData(Data):
         self.size = size
 
 
-class Memory(Data):
+class Memory(SizedData):
     """Bytes in memory."""
 
     __slots__ = ("_bytes",)
 
     def __init__(self, data: bytes) -> None:
+        super().__init__(len(data))
         self._bytes = data
-
-    @property
-    def size(self) -> int:
-        return len(self._bytes)
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         buffer[:] = self._bytes[offset : offset + len(buffer)]

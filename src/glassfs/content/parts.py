@@ -138,15 +138,11 @@ class Regular(Sequence[int]):
 class Concatenated(Parted):
     """Several data, one after another."""
 
-    __slots__ = ("_bounds", "_parts")
+    bounds: Sequence[int] = ()
 
     def __init__(self, parts: Sequence[Data]) -> None:
         self._parts = parts
-        self._bounds = [*accumulate((part.size for part in parts), initial=0)]
-
-    @property
-    def bounds(self) -> Sequence[int]:
-        return self._bounds
+        self.bounds = [*accumulate((part.size for part in parts), initial=0)]
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         self._parts[number].read_into(buffer, offset)
@@ -193,22 +189,18 @@ def _field_of(width: int, stride: int, count: int) -> struct.Struct:
     return struct.Struct(f"{width}s" + f"{stride - width}x{width}s" * (count - 1))
 
 
-class Counted(Made):
+class Counted(SizedData, Made):
     """The numbers 0, 1 … ``count - 1`` as little-endian 64-bit integers."""
 
-    __slots__ = ("_count",)
+    __slots__ = ()
 
     unit = 8
 
     def __init__(self, count: int) -> None:
-        self._count = count
-
-    @property
-    def size(self) -> int:
-        return self.unit * self._count
+        super().__init__(self.unit * count)
 
     def make(self, first: int, count: int) -> bytes:
-        last = min(first + count, self._count)
+        last = min(first + count, self.size // self.unit)
         return struct.pack(f"<{last - first}q", *range(first, last))
 
 

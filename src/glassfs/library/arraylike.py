@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from operator import index as integer
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from glassfs import content as contents
 from glassfs.errors import GlassfsError, Unsuited
 from glassfs.library import arrays, selecting
-from glassfs.library.stream import bytes_of, stream_of
+from glassfs.library.stream import bytes_of
 from glassfs.terminal import printable
 from glassfs.tree import File
 from glassfs.tree.nodes import FIRST_EXTENSION
@@ -40,15 +40,13 @@ class ArrayLike(ABC):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of ``numpy()``. For some columns this needs a pass over the data."""
-        shape: tuple[int, ...] = self._fact("shape", arrays.shape_of)
-        return shape
+        """The shape of ``numpy()``. For some columns this and ``dtype`` need a pass over the data."""
+        return self._type()[0]
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of ``numpy()``."""
-        dtype: np.dtype[Any] = self._fact("dtype", arrays.dtype_of)
-        return dtype
+        return self._type()[1]
 
     @property
     def ndim(self) -> int:
@@ -79,58 +77,51 @@ class ArrayLike(ABC):
         file = self._of_array()
         with PartInErrors(self):
             content = canonical(file)
-            values = None if content is None else arrays.array_of(content, copy)
-            if values is None and file.name.endswith(FIRST_EXTENSION):  # of a plain file, or a member of an archive
-                values = arrays.loaded(stream_of(file, self.path), copy)
-            elif content is None and is_plain_image(file):
-                values = arrays.of_pixels(arrays.image_in(bytes_of(file)), copy)
+            # Plain files are not mapped: other programs write them anew in place.
+            values = None if content is None else arrays.array_of(content, copy or file.content is None)
+            if is_plain_image(file):
+                values = arrays.of_pixels(arrays.image_in(bytes_of(file)))
         if values is None:
             raise Unsuited("is not an array", part=printable(self.path))
+        if not copy:
+            values.flags.writeable = False
         return values
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         values = self.numpy(copy=bool(copy) and dtype is None)
         return values if dtype is None else values.astype(dtype, copy=bool(copy))
 
-    def _fact(self, name: str, of_content: Callable[[contents.Content], Any]) -> Any:
-        """Return an attribute of ``numpy()``, without its values if possible."""
+    def _type(self) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Return shape and dtype of ``numpy()``, without its values if possible."""
         with PartInErrors(self):
-            file = self._of_array()
-            content = canonical(file)
-            fact = None if content is None else of_content(content)
-            if fact is None:
-                fact = getattr(self._rows(file), name, None)
-        return getattr(self.numpy(), name) if fact is None else fact
+            content = canonical(self._of_array())
+            found: Any = selecting.rows_of(content)
+            if found is None:
+                image = arrays.type_of(content)
+                if image is not None:
+                    return image
+                found = self.numpy()
+        return found.shape, found.dtype
 
     def _selected(self, key: Any) -> Any:
         """Return what an index selects of the array, read into memory of its own."""
         with PartInErrors(self):
-            file = self._of_array()
-            content = file.content
+            content = canonical(self._of_array())
             if isinstance(content, contents.Video) and selecting.is_integer(key):
                 return arrays.frame_of(content, integer(key))  # without the first one, which gives the shape
-            rows = self._rows(file)
+            rows = selecting.rows_of(content)
             return self.numpy(copy=True)[key] if rows is None else selecting.select(rows, key)
 
     def _iterated(self) -> Iterator[Any]:
-        rows = self._rows(self._of_array())
+        rows = selecting.rows_of(canonical(self._of_array()))
         if not self.shape:
             raise Unsuited("is a single value and cannot be iterated", part=printable(self.path))
         return iter(self.numpy()) if rows is None else selecting.iterated(rows)
 
     def _has_array(self, file: File) -> bool:
         """Return whether ``numpy`` of a file returns an array."""
-        content = canonical(file)
-        if content is None:
-            return file.content is None and (file.name.endswith(FIRST_EXTENSION) or is_plain_image(file))
-        return isinstance(content, ARRAYS)
-
-    def _rows(self, file: File) -> selecting.Rows | None:
-        """Return the rows of an array or a video, which can be read one by one; None for other files."""
-        if file.content is None and file.name.endswith(FIRST_EXTENSION):
-            with stream_of(file, self.path) as stream:
-                return selecting.rows_of_npy(stream, file.data)
-        return selecting.rows_of(canonical(file))
+        with PartInErrors(self):
+            return is_plain_image(file) or isinstance(canonical(file), ARRAYS)
 
 
 class PartInErrors:
@@ -154,9 +145,11 @@ class PartInErrors:
 
 def canonical(file: File) -> contents.Content | None:
     """Return the content of a file, unless the file shows an array in another form; of bytes, the array that they
-    likely are.
+    likely are; of a plain ``.npy`` file, or one that an archive has, its array. Raises Damaged and Unsuited for that.
     """
     content = file.content
+    if (content is None or isinstance(content, contents.Part)) and file.name.endswith(FIRST_EXTENSION):
+        return arrays.array_in(file)
     if isinstance(content, contents.Guessed):
         return content.likely
     if isinstance(content, contents.Array) and not file.name.endswith((FIRST_EXTENSION, VIDEO)):

@@ -5,22 +5,19 @@ from __future__ import annotations
 import io
 from bisect import bisect_left, bisect_right
 from math import prod
-from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
-from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes
-from glassfs.content.images import decoding
+from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes, npy
+from glassfs.content.images import decode, decoding
 from glassfs.errors import Damaged, Unavailable, Unsuited
+from glassfs.tree import File
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from PIL.Image import Image as Decoded
+    from PIL.ImageFile import ImageFile
 
-NOT_AN_ARRAY = (
-    ValueError, EOFError, OverflowError, TypeError, SyntaxError, RecursionError, TokenError,
-)
-"""What NumPy raises for files that are not ``.npy``, or whose header NumPy would not write."""
 MAPPED_FROM = 128 << 10
 """Size in bytes. Smaller arrays are read, which is faster than mapping them and touching a page. Reading all values is
 faster up to 512 KiB, but a program may need few of them, and keeps a copy in its own memory."""
@@ -43,13 +40,12 @@ class Frames(Data):
 
     def __init__(self, video: Video) -> None:
         present = range(video.count) if video.present is None else video.present
-        first = video.frame(present[0]) if present else None
-        shape = None if first is None else shape_of(first)
-        dtype = None if first is None else dtype_of(first)
-        if shape is None or dtype is None:
+        first = type_of(video.frame(present[0])) if present else None
+        if first is None:
             raise Damaged("has no frame that can be shown")
-        self.shape, self.dtype = (video.count, *shape), dtype
-        self.frame_size = prod(shape) * dtype.itemsize
+        shape, self.dtype = first
+        self.shape = (video.count, *shape)
+        self.frame_size = prod(shape) * self.dtype.itemsize
         self._video = video
         self._last: tuple[int, memoryview] | None = None
         """A frame and its pixels: parts of one are often wanted one after another."""
@@ -104,84 +100,62 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         raise Unavailable(f"there is not enough memory for an array of the shape {shape}") from error
 
 
-def dtype_of(content: Content) -> np.dtype[Any] | None:
-    """Return the dtype of ``array_of`` for an array or an image, or None. Raises Damaged for an encoded image without a
-    header.
-    """
+def type_of(content: Content | None) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
+    """Return shape and dtype of ``array_of`` for an image, or None. Raises Damaged for one without a header."""
     import numpy as np
 
-    if isinstance(content, Array):
-        return dtypes.parsed(content.stored.dtype)
     if isinstance(content, Image):
-        return np.dtype(f"<u{content.bits // 8}")
-    if isinstance(content, EncodedImage):
-        return np.dtype("<u2" if _head(content).mode.startswith("I;16") else "|u1")
-    return None
-
-
-def shape_of(content: Content) -> tuple[int, ...] | None:
-    """Return the shape of ``array_of`` for an array or an image, or None.
-
-    May need a pass over the data. Raises Damaged.
-    """
-    if isinstance(content, Array):
-        return content.resolved_shape
-    if isinstance(content, Image):
-        return _pixels(content.height, content.width, content.channels)
+        return _pixels(content.height, content.width, content.channels), np.dtype(f"<u{content.bits // 8}")
     if isinstance(content, EncodedImage):
         from PIL import Image as Pillow
 
         head = _head(content)
-        return _pixels(head.height, head.width, Pillow.getmodebands(_AS_PIXELS.get(head.mode, head.mode)))
+        channels = Pillow.getmodebands(_AS_PIXELS.get(head.mode, head.mode))
+        dtype = np.dtype("<u2" if head.mode.startswith("I;16") else "|u1")
+        return _pixels(head.height, head.width, channels), dtype
     return None
 
 
 def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
     """Return the values of a content, or None: mapped from the container's file if possible and not ``is_copy``.
 
-    Other values are decoded once into memory of their own. Raises Damaged, or Unavailable without enough memory.
+    Other values are decoded once; a copy is in memory of its own. Raises Damaged, or Unavailable without enough memory.
     """
     import numpy as np
 
     if isinstance(content, Array):
         data, dtype, order, _ = content.stored
-        return _finished(_values(data, dtypes.parsed(dtype), content.resolved_shape, is_copy, order), is_copy)
+        return _values(data, dtypes.parsed(dtype), content.resolved_shape, is_copy, order)
     if isinstance(content, Image):
-        return _finished(_of_image(content, is_copy), is_copy)
+        return _of_image(content, is_copy)
     if isinstance(content, Scalar):
-        return _finished(np.array(content.value), is_copy)
+        return np.array(content.value)
     if isinstance(content, EncodedImage):
-        return of_pixels(decoded_image(content), is_copy)
+        return of_pixels(decoded_image(content))
     if isinstance(content, Video):
         frames = Frames(content)
-        return _finished(_values(frames, frames.dtype, frames.shape, True), is_copy)
+        return _values(frames, frames.dtype, frames.shape, True)
     return None
 
 
-def of_pixels(image: Decoded, is_copy: bool) -> NDArray[Any]:
+def of_pixels(image: Decoded) -> NDArray[Any]:
     import numpy as np
 
     mode = _AS_PIXELS.get(image.mode)  # one whose values are pixels: no palette, no packed bits
-    return _finished(np.array(image if mode is None else image.convert(mode)), is_copy)
+    return np.array(image if mode is None else image.convert(mode))
 
 
-def loaded(stream: io.BufferedIOBase, is_copy: bool) -> NDArray[Any]:
-    """Return the array in a ``.npy`` file, and close the file. Object arrays are refused: they could run any code.
-
-    Raises Damaged, or Unavailable without enough memory.
-    """
-    import numpy as np
-
-    with stream:
-        try:
-            return _finished(np.lib.format.read_array(stream, allow_pickle=False), is_copy)
-        except MemoryError as error:
-            raise Unavailable(f"there is not enough memory for the array: {error}") from error
-        except NOT_AN_ARRAY as error:
-            # NumPy has no exception of its own for this.
-            if "allow_pickle" in str(error):
-                raise Unsuited("is a pickle of Python objects, which is never loaded: it could run any code") from error
-            raise Damaged(f"is not an array that can be read: {error}") from error
+def array_in(file: File) -> Array:
+    """Return the array in a ``.npy`` file. Object arrays are refused: they could run any code. Raises Damaged."""
+    length = npy.length_of(file.read(0, npy.PREFIX))
+    head = file.read(0, length or 0)
+    found = npy.parsed(head, file.size) if length and len(head) == length else None
+    if found is not None:
+        origin = file.origin
+        return found.array(origin.services.cache, (origin.identity, file.ino, "npy"), b"", file.data)
+    if b"'|O'" in head:
+        raise Unsuited("is a pickle of Python objects, which is never loaded: it could run any code")
+    raise Damaged("is not an array that can be read")
 
 
 def _of_image(image: Image, is_copy: bool) -> NDArray[Any]:
@@ -210,42 +184,19 @@ def _values(
             return np.empty(shape, dtype)
         except ValueError as error:
             raise Damaged(f"has a shape that no array can have, {shape}") from error
-    # Only data that are a range of a local file can be mapped; ``mapped`` knows.
-    if not is_copy and size >= MAPPED_FROM:
-        mapped = data.mapped()
-        if mapped is not None:
-            values: NDArray[Any] = np.frombuffer(mapped, dtype).reshape(shape, order=order)
+    if not is_copy:
+        # Only data that are a range of a local file can be mapped; ``mapped`` knows. For few, bytes of Python will do.
+        found = data.whole() if size < MAPPED_FROM else data.mapped()
+        if found is not None:
+            values: NDArray[Any] = np.frombuffer(found, dtype).reshape(shape, order=order)
             if values.flags.aligned or size >= UNALIGNED_FROM:
                 return values
-    if not is_copy and size < MAPPED_FROM:  # bytes of Python will do for what is read-only
-        values = _array(data.whole(), dtype, shape, order)
-        if values.flags.aligned:
-            return values
     raw = empty((size,), np.uint8)
     data.read_into(raw.data, 0)
     return raw.view(dtype).reshape(shape, order=order)
 
 
-def _array(
-    whole: bytes | bytearray, dtype: np.dtype[Any], shape: tuple[int, ...], order: Order,
-) -> NDArray[Any]:
-    """Return an array of these bytes. Raises ValueError if they are not as many as the shape needs."""
-    import numpy as np
-
-    if len(whole) == dtype.itemsize * prod(shape):  # without a flat array first
-        return np.ndarray(shape, dtype, whole, order=order)
-    return np.frombuffer(whole, dtype).reshape(shape, order=order)
-
-
-def _finished(values: NDArray[Any], is_copy: bool) -> NDArray[Any]:
-    if is_copy and not values.flags.writeable:
-        return values.copy()
-    if not is_copy and values.flags.writeable:
-        values.flags.writeable = False
-    return values
-
-
-def _head(image: EncodedImage) -> Decoded:
+def _head(image: EncodedImage) -> ImageFile:
     """Return an encoded image of which only the header was decoded. Raises Damaged."""
     return _opened(image.data.whole(), (image.media.upper(),))
 
@@ -270,14 +221,13 @@ def image_of(image: Image) -> Decoded | None:
     return Pillow.frombytes(mode, (image.width, image.height), image.data.whole())
 
 
-def _opened(stored: Any, formats: tuple[str, ...]) -> Decoded:
+def _opened(stored: Any, formats: tuple[str, ...]) -> ImageFile:
     from PIL import Image as Pillow
 
     with decoding("is not an image that can be decoded"):
         return Pillow.open(io.BytesIO(stored), formats=formats)
 
 
-def _loaded(image: Decoded) -> Decoded:
-    with decoding("is an image that cannot be decoded"):
-        image.load()
+def _loaded(image: ImageFile) -> Decoded:
+    decode(image)
     return image

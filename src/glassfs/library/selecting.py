@@ -5,7 +5,6 @@ A row is an item of the first axis: of an array some contiguous bytes, of a vide
 
 from __future__ import annotations
 
-import io
 from itertools import pairwise
 from math import prod
 from operator import index as integer
@@ -32,18 +31,15 @@ _OF_VIEWS = (int, slice, type(None), EllipsisType)
 
 
 class Rows:
-    """An array whose values are in ``data`` from byte ``offset`` on, in C order. Reading raises Damaged.
+    """An array whose values are in ``data``, in C order. Reading raises Damaged.
 
     ``near`` is the number of bytes between two wanted items that may be read along.
     """
 
-    def __init__(
-        self, shape: tuple[int, ...], dtype: np.dtype[Any], data: Data, offset: int = 0, near: int = 4 << 10,
-    ) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], data: Data, near: int = 4 << 10) -> None:
         self.shape = shape
         self.dtype = dtype
         self._data = data
-        self._offset = offset
         self._near = near
 
     @property
@@ -82,7 +78,7 @@ class Rows:
     def read_into(self, out: NDArray[Any], offset: int) -> None:
         """Fill ``out``, which is contiguous, with the bytes from ``offset`` on."""
         if out.nbytes:
-            self._data.read_into(out.reshape(-1).view("u1").data, self._offset + offset)
+            self._data.read_into(out.reshape(-1).view("u1").data, offset)
 
     def gather(self, out: NDArray[Any], offset: int, strides: tuple[int, ...]) -> None:
         """Fill ``out`` with items: the first one is at byte ``offset``, others at these distances in bytes from it."""
@@ -121,26 +117,6 @@ def rows_of(content: Content | None) -> Rows | None:
         # A frame is decoded as a whole, whatever is wanted of it, but none between two that are wanted.
         return Rows(frames.shape, frames.dtype, frames, near=frames.frame_size - 1)
     return None
-
-
-def rows_of_npy(stream: io.BufferedIOBase, data: Data) -> Rows | None:
-    """Return the rows of a ``.npy`` file, None if they are not contiguous or NumPy does not read the file."""
-    import numpy as np
-
-    try:
-        version = np.lib.format.read_magic(stream)
-        if version not in ((1, 0), (2, 0)):
-            return None
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, is_fortran, dtype = read(stream)
-    except arrays.NOT_AN_ARRAY:
-        return None
-    offset = stream.tell()
-    if dtype.hasobject or min(shape, default=0) < 0 or offset + dtype.itemsize * prod(shape) > data.size:
-        return None
-    if is_fortran and len(shape) > 1:
-        return None
-    return Rows(shape, dtype, data, offset)
 
 
 def iterated(rows: Rows) -> Iterator[Any]:

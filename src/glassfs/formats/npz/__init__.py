@@ -1,7 +1,7 @@
 """NPZ: arrays in a ZIP archive, as NumPy and SciPy write them (docs/formats/npz.md, cited as §).
 
 This module opens archives and makes contents of members: arrays, and files unchanged (§7). ``archive`` reads the ZIP
-archive, ``header`` the header of an NPY file. Opening raises Damaged; any thread may use opened archives.
+archive. Opening raises Damaged; any thread may use opened archives.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from contextlib import suppress
 from functools import partial
 
 from glassfs.codec.compression import NONE, decompress_prefix
-from glassfs.content import Container, Group, Member, Nested, Part, Slice, array_as_stored
+from glassfs.content import Container, Group, Member, Nested, Part, npy
 from glassfs.errors import Damaged, NotInstalled
-from glassfs.formats.npz import header
 from glassfs.formats.npz.archive import CODECS, LOCAL, LOCAL_HEADER, Archive, LazyMember, ZipEntry
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 
@@ -52,7 +51,7 @@ class ArchiveContents:
     def __init__(self, opening: Opening) -> None:
         self.archive = Archive(opening)
         self._is_described = len(self.archive.entries) <= MOST_DESCRIBED
-        self._headers: dict[ZipEntry, header.ArrayHeader | None] = {}
+        self._headers: dict[ZipEntry, npy.ArrayHeader | None] = {}
 
     def member(self, entry: ZipEntry) -> Member:
         """Return an array, or the file if it is none, or cannot be read."""
@@ -63,9 +62,7 @@ class ArchiveContents:
         if described is None:
             return Member(_path(name), self._file(entry))
         key, file = name.removesuffix(SUFFIX), LazyMember(self.archive, entry)
-        items = Slice(file, described.length, described.nbytes)
-        cache, ident = self.archive.cache, (self.archive.source.version, entry.offset)
-        array = array_as_stored(cache, ident, key, items, described.dtype, described.shape, described.order)
+        array = described.array(self.archive.cache, (self.archive.source.version, entry.offset), key, file)
         array.file = file
         return Member(_path(key), array)
 
@@ -83,7 +80,7 @@ class ArchiveContents:
         codec = CODECS[entry.method]
         return bytes(head if codec == NONE else decompress_prefix(head, size))
 
-    def _header(self, entry: ZipEntry) -> header.ArrayHeader | None:
+    def _header(self, entry: ZipEntry) -> npy.ArrayHeader | None:
         """Return the header of an array, or None if the member is no array."""
         if entry not in self._headers:
             self._headers[entry] = None
@@ -91,16 +88,16 @@ class ArchiveContents:
                 self._headers[entry] = self._read_header(entry)
         return self._headers[entry]
 
-    def _read_header(self, entry: ZipEntry) -> header.ArrayHeader | None:
+    def _read_header(self, entry: ZipEntry) -> npy.ArrayHeader | None:
         # The header of an array is in the first bytes of nearly every member: one read finds the local header and the
         # header of the array.
         given = self._first_bytes(entry, LOOKED_AT)
-        length = header.length_of(given)
+        length = npy.length_of(given)
         if length is None or length > entry.size:
             return None
         if len(given) < length:
             given = self._first_bytes(entry, 2 * length)
-        return header.parsed(given[:length], entry.size) if len(given) >= length else None
+        return npy.parsed(given[:length], entry.size) if len(given) >= length else None
 
 
 def _path(name: bytes) -> tuple[bytes, ...]:

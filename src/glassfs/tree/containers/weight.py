@@ -112,7 +112,7 @@ def weight_of(thing: object, limit: int) -> int:
         seen.add(number)
         kind: Any = type(one)
         below = _below(kind)
-        if below is _shared:
+        if below is None:
             continue
         weight += getsizeof(one)
         if weight > limit:
@@ -123,11 +123,6 @@ def weight_of(thing: object, limit: int) -> int:
 
 
 def _nothing(one: object) -> Iterable[object]:
-    return ()
-
-
-def _shared(one: object) -> Iterable[object]:
-    """Stand for types of objects that do not count."""
     return ()
 
 
@@ -147,12 +142,12 @@ def _of_array(one: Any) -> Iterable[object]:
 
 
 @lru_cache(1 << 12)
-def _below(kind: type) -> _Below:
-    """Return a function that lists what objects of a type refer to."""
+def _below(kind: type) -> _Below | None:
+    """Return a function that lists what objects of a type refer to; None if they do not count."""
     if kind in (str, bytes, int, float, bool, bytearray, type(None)):
         return _nothing
     if issubclass(kind, _SHARED):
-        return _shared
+        return None
     if kind is FunctionType:
         return _of_function
     if kind is MethodType:

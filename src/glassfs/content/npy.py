@@ -1,13 +1,18 @@
-"""The header of an NPY file (docs/formats/npz.md §6). Any thread; nothing is read here."""
+"""NPY files: their header (docs/formats/npz.md §6), and the array in them. Any thread; nothing is read here."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Hashable
 from math import prod
 from typing import Any, NamedTuple
 
-from glassfs.content import Order, dtypes
+from glassfs.cache import BlockCache
+from glassfs.content import dtypes
+from glassfs.content.data import Data, Slice
+from glassfs.content.model import Array, Order
+from glassfs.content.ordering import array_as_stored
 from glassfs.errors import Damaged
 
 MAGIC = b"\x93NUMPY"
@@ -40,6 +45,11 @@ class ArrayHeader(NamedTuple):
     length: int
     nbytes: int
     """Bytes of all items."""
+
+    def array(self, cache: BlockCache, identity: tuple[Hashable, ...], key: bytes, file: Data) -> Array:
+        """Return the array in a file with this header. For ``identity`` see ``array_as_stored``."""
+        items = Slice(file, self.length, self.nbytes)
+        return array_as_stored(cache, identity, key, items, self.dtype, self.shape, self.order)
 
 
 def length_of(start: bytes) -> int | None:
