@@ -49,6 +49,10 @@ class Unrecognised(Refused):
     """No format recognizes the file."""
 
 
+class Private(Refused):
+    """The reason tells what is in a file that fewer users may read than the one that is refused."""
+
+
 class Postponed(GlassfsError):
     """Opening a container was put off until a caller needs its contents."""
 

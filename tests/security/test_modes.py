@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
-from writers.safetensors import write_sharded
+from writers.safetensors import write_safetensors, write_sharded
 
 from tests.conftest import Scale
 from tests.security.conftest import Shared
@@ -88,6 +90,26 @@ def test_model_in_shards_is_as_private_as_its_most_private_shard(shared: Shared,
     until_readable(shown[0] / "secret.npy", expected=False)
     give(source / "1/model-00002-of-00002.safetensors", 0o644)
     until_readable(shown[1] / "secret.npy")
+
+
+def test_reason_of_a_refusal_tells_nothing_of_private_files(shared: Shared, place: Path) -> None:
+    """What is wrong with a shard can have names of its tensors. Tables over the folder do not say it either."""
+    source = make_folder(place / "source")
+    text = json.dumps({"secret": {"dtype": "F32", "shape": [77], "data_offsets": [0, 4]}}).encode()
+    shard = write_file(source / "shard.safetensors", struct.pack("<Q", len(text)) + text + b"word", 0o600)
+    write_file(source / "m.safetensors.index.json", '{"weight_map": {"a": "shard.safetensors"}}', owner=STRANGER)
+    write_safetensors(source / "open.safetensors", {"open": np.zeros(2)})
+    root = shared(source, options=["views=all"]).path
+
+    def said() -> str:
+        found = os.getxattr(root / "m.safetensors.index.json", "user.glassfs.error")
+        table = root / "arrays.jsonl"
+        assert b"open" in table.read_bytes()
+        return b" ".join([found, *(os.getxattr(table, name) for name in os.listxattr(table))]).decode()
+
+    assert "fewer users may read" in as_user(said) and "secret" not in as_user(said)
+    shard.chmod(0o644)
+    as_user(wait_until, lambda: "secret" in said(), patience=2 * SECONDS)
 
 
 def can_list(path: Path) -> bool:

@@ -25,7 +25,7 @@ from glassfs.datasets.blocks import NAMED, BlockTable, JoinedTables, RowStore
 from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, closed_files, expected_tables, in_order
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import Changed, GlassfsError, Passing, Unavailable
+from glassfs.errors import Changed, GlassfsError, Passing, Private, Unavailable
 from glassfs.formats.registry import joined_by, joined_names
 from glassfs.names import raw
 from glassfs.settings import settings
@@ -258,7 +258,7 @@ class Snapshot:
             # container gave rows already, only the tables that they are in can lack some; else those for which its
             # suffix stands.
             except GlassfsError as error:
-                if is_shown:
+                if is_shown and not (self._is_shared and isinstance(error, Private)):
                     gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path, True) or ()))
                     files[file.path] = file
                 # A table that lacks rows for a passing reason is read again soon, others only after files change.

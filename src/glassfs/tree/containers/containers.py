@@ -22,7 +22,7 @@ from glassfs import __version__
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import Container
-from glassfs.errors import Changed, GlassfsError, Postponed, Refused, Unrecognised
+from glassfs.errors import Changed, GlassfsError, Postponed, Private, Refused, Unrecognised
 from glassfs.formats.registry import AHEAD, HEAD, Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
@@ -44,6 +44,8 @@ log = logging.getLogger(__name__)
 OPEN_CONTAINERS = 10_000
 PARSED_BYTES = 6 << 20
 """Memory budget for parsed containers, beside the cache of decoded blocks."""
+PRIVATE = "cannot be opened, for a reason that lies in files beside it, which fewer users may read"
+"""Said to all who may read the file; the log has the reason."""
 
 
 class ContainerSettings(NamedTuple):
@@ -199,7 +201,7 @@ class Containers:
         reason, asked = "", []
         if not isinstance(error, Unrecognised):
             # A folder is listed again and again, and the log should say once what is wrong with a file in it.
-            reason = error.without_source
+            reason = PRIVATE if isinstance(error, Private) else error.without_source
             before = self.watcher.known(location)
             if not isinstance(before, Refusal) or before.reason != reason:
                 log.warning("%s", error)

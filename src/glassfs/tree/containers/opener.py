@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 
 from glassfs.content import Container
-from glassfs.errors import GlassfsError, Refused, Unavailable, is_lack
+from glassfs.errors import GlassfsError, Private, Refused, Unavailable, is_lack
 from glassfs.formats.registry import Opening, open_container
 from glassfs.source import Path, Source
+from glassfs.tree.nodes import Access
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +18,10 @@ Parts = Sequence[tuple[Path, Source]]
 
 
 def parse(opening: Opening) -> Container:
-    """Return the container. Raises Refused if the file is not one, or if its format fails, and Postponed."""
+    """Return the container. Raises Refused if the file is not one, or if its format fails, and Postponed.
+
+    Refused is Private if further files were opened that grant less than the container's own.
+    """
     try:
         container = open_container(opening)
         if not container.is_generic:
@@ -26,6 +30,11 @@ def parse(opening: Opening) -> Container:
         from glassfs.layouts.known import chosen
 
         return interpreted(container, [known.layout for known in chosen(opening.layout)], opening)
+    except Refused as error:
+        read = [opening.source.entry, *(found.entry for _, found in opening.asked if isinstance(found, Source))]
+        if Access.of(read).permissions != Access.of(read[:1]).permissions:
+            raise Private(error.reason, error.source, error.part) from error
+        raise
     except GlassfsError:
         raise
     except Exception as error:
