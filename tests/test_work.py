@@ -182,7 +182,7 @@ def test_another_reader_makes_the_block_of_a_stopped_one() -> None:
     assert isinstance(readers.first.result.exception(SECONDS), Canceled)
     assert readers.second.result.result(SECONDS) == b"made"
     assert readers.makers == [readers.first.work, readers.second.work]
-    assert readers.cache.memory.queued == 0
+    assert len(readers.cache.memory._queue) == 0
     readers.cache.clear()
     assert readers.cache.used == 0
 
@@ -201,9 +201,9 @@ def test_readers_in_the_queue_for_memory_are_stopped() -> None:
     cache = BlockCache(1 << 20)
     with cache.reserved(1 << 20):
         doing = Doing(lambda: cache.reserved(1 << 19).__enter__())
-        wait_until(lambda: cache.memory.queued == 1 and is_waiting(doing.thread))
+        wait_until(lambda: len(cache.memory._queue) == 1 and is_waiting(doing.thread))
         assert doing.is_stopped()
-        assert cache.memory.queued == 0
+        assert len(cache.memory._queue) == 0
     assert cache.used == 0
 
 

@@ -241,7 +241,7 @@ def test_memory_is_reserved_only_to_make_a_block() -> None:
     with ThreadPoolExecutor(2) as threads:
         with cache.reserved(700):
             waiting = threads.submit(read, cache, large, 0, 1)
-            wait_until(lambda: cache.memory.queued == 1)
+            wait_until(lambda: len(cache.memory._queue) == 1)
             assert large.wholes == 0
             assert threads.submit(read, cache, cached, 0, 1).result(60) == b"\1"
         assert waiting.result(60) == b"\2"
@@ -256,7 +256,7 @@ def test_block_that_a_memory_holder_waits_for_goes_first() -> None:
         first = threads.submit(read, cache, outer, 0, 1)
         wait_for(outer.entered)
         second = threads.submit(read, cache, inner, 0, 1)
-        wait_until(lambda: cache.memory.queued == 1)
+        wait_until(lambda: len(cache.memory._queue) == 1)
         outer.gate.set()
         assert first.result(60) == b"\2"
         assert second.result(60) == b"\1"
@@ -375,7 +375,7 @@ def test_readers_of_more_blocks_than_fit_finish_one_after_another() -> None:
         others = []
         for count, block in enumerate(made[2:]):
             others.append(threads.submit(read_all, block))
-            wait_until(lambda count=count: cache.memory.queued == count + 1)  # type: ignore[misc]
+            wait_until(lambda count=count: len(cache.memory._queue) == count + 1)  # type: ignore[misc]
         read_all(made[0])
         for other in others:
             other.result(60)

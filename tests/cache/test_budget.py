@@ -55,7 +55,7 @@ def test_nothing_is_evicted_for_a_request_that_waits() -> None:
     cache.memory.reserve(60)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(reserve_and_release, cache.memory, 50)
-        wait_until(lambda: cache.memory.queued == 1)
+        wait_until(lambda: len(cache.memory._queue) == 1)
         assert cache.blocks == 4
         cache.memory.release(60)
         waiting.result(60)
@@ -74,7 +74,7 @@ def test_requests_are_granted_in_fifo_order() -> None:
         waiting = []
         for count, size in enumerate((90, 80, 70)):
             waiting.append(threads.submit(work, size))
-            wait_until(lambda count=count: memory.queued == count + 1)  # type: ignore[misc]
+            wait_until(lambda count=count: len(memory._queue) == count + 1)  # type: ignore[misc]
         assert not memory.reserve_now(10), "memory is free, but other requests came first"
         memory.release(60)
         for one in waiting:
@@ -99,12 +99,12 @@ def test_users_are_granted_equal_numbers_of_bytes() -> None:
         waiting = []
         for count in range(3):
             waiting.append(threads.submit(reserve, 1, 90))
-            wait_until(lambda count=count: memory.queued == count + 1)  # type: ignore[misc]
+            wait_until(lambda count=count: len(memory._queue) == count + 1)  # type: ignore[misc]
         wait([threads.submit(reserve, 2, 10)], 10)
         first = list(order)
         for count in range(3, 9):
             waiting.append(threads.submit(reserve, 2, 50))
-            wait_until(lambda count=count: memory.queued == count + 1)  # type: ignore[misc]
+            wait_until(lambda count=count: len(memory._queue) == count + 1)  # type: ignore[misc]
         memory.release(60)
         for one in waiting:
             one.result(60)
@@ -118,7 +118,7 @@ def test_request_beyond_the_limit_is_granted_alone() -> None:
     memory.reserve(1)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(memory.reserve, 500)
-        wait_until(lambda: memory.queued == 1)
+        wait_until(lambda: len(memory._queue) == 1)
         memory.release(1)
         waiting.result(60)
     assert memory.used == 500
@@ -130,7 +130,7 @@ def test_unpinned_block_is_evicted_for_a_waiting_request() -> None:
     cache.memory.reserve(10)
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(reserve_and_release, cache.memory, 50)
-        wait_until(lambda: cache.memory.queued == 1)
+        wait_until(lambda: len(cache.memory._queue) == 1)
         cache.pinned = 0
         cache.memory.recheck()
         waiting.result(60)
@@ -195,9 +195,9 @@ def test_hurried_request_is_granted_first() -> None:
     memory.reserve(100)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(work, 70, None)
-        wait_until(lambda: memory.queued == 1)
+        wait_until(lambda: len(memory._queue) == 1)
         second = threads.submit(work, 80, ticket)
-        wait_until(lambda: memory.queued == 2)
+        wait_until(lambda: len(memory._queue) == 2)
         memory.hurry(ticket)
         assert order == []
         with memory.waiting():
@@ -255,5 +255,5 @@ def test_everything_is_released_whatever_happens_together() -> None:
     with ThreadPoolExecutor(8) as threads:
         for job in [threads.submit(work, seed) for seed in range(8)]:
             job.result(120)
-    assert (memory.used, memory._idle, memory.queued) == (0, 0, 0)
+    assert (memory.used, memory._idle, len(memory._queue)) == (0, 0, 0)
     assert max(most) <= 1400, "one thread at a time may exceed the limit"

@@ -190,7 +190,7 @@ def test_readers_of_more_decoders_than_fit_finish_one_after_another(
     read(cache, made[0], 0, 10)
     with ThreadPoolExecutor(len(made)) as threads:
         others = [threads.submit(read_all, block) for block in made[1:]]
-        wait_until(lambda: cache.memory.queued == len(others))
+        wait_until(lambda: len(cache.memory._queue) == len(others))
         read_all(made[0])
         for other in others:
             other.result(60)
@@ -216,7 +216,7 @@ def test_decoder_that_a_memory_holder_waits_for_goes_first() -> None:
         first = threads.submit(read, cache, outer, 0, 1)
         wait_for(outer.entered)
         second = threads.submit(read, cache, large, 0, 10)
-        wait_until(lambda: cache.memory.queued == 1)
+        wait_until(lambda: len(cache.memory._queue) == 1)
         outer.gate.set()
         assert first.result(60) == b"\1"
         assert second.result(60) == large.expected(0, 10)

@@ -66,11 +66,6 @@ class MemoryBudget:
             return self._cached + self._reserved
 
     @property
-    def queued(self) -> int:
-        """Number of requests that wait."""
-        return len(self._queue)
-
-    @property
     def is_nested(self) -> bool:
         """Whether this thread is inside of ``nested``."""
         return self._thread.depth > 0

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 import xxhash
 
@@ -40,11 +40,8 @@ ALONG_BYTES = 256
 _ITEM = struct.Struct("<II")
 
 
-class Kept(NamedTuple):
-    """What is kept of one container: values by name."""
-
-    values: dict[bytes, bytes]
-    size: int
+Kept: TypeAlias = dict[bytes, bytes]
+"""What is kept of one container: values by name."""
 
 
 class Findings:
@@ -71,7 +68,7 @@ class Findings:
         """Return what is kept under a name of the container with that stamp."""
         if self._changed and time.monotonic() >= self._due:
             self.flush()
-        return self._of(stamp).values.get(name)
+        return self._of(stamp).get(name)
 
     def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes, is_last: bool = False) -> None:
         """Keep a value, unless the container was modified a moment ago: it may change under the same stamp.
@@ -81,10 +78,10 @@ class Findings:
         if len(value) > MOST_VALUE or abs(time.time_ns() - mtime_ns) < SETTLED_NANOSECONDS:
             return
         before = self._of(stamp)
-        size = before.size + _ITEM.size + len(name) + len(value)
-        if name in before.values or size > MOST_OF_CONTAINER:
+        kept = {**before, name: value}
+        size = _size(kept)
+        if name in before or size > MOST_OF_CONTAINER:
             return
-        kept = Kept({**before.values, name: value}, size)
         now = time.monotonic()
         with self._lock:
             if not self._changed:
@@ -102,22 +99,23 @@ class Findings:
             changed, self._changed = self._changed, {}
         catalogue = self._catalogue() if changed else None
         if catalogue is not None:
-            catalogue.put({_key(stamp, self._version): _packed(kept.values) for stamp, kept in changed.items()})
+            catalogue.put({_key(stamp, self._version): _packed(kept) for stamp, kept in changed.items()})
 
     def _of(self, stamp: str) -> Kept:
         """Return all that is kept of a container."""
-        known = self._known.get(stamp) or self._changed.get(stamp)
-        if known is not None:
-            return known
+        kept = self._known.get(stamp)
+        if kept is None:
+            kept = self._changed.get(stamp)
+        if kept is not None:
+            return kept
         # Most trees have no findings at all, and each search that fails takes as long as one that succeeds.
-        values: dict[bytes, bytes] = {}
+        kept = {}
         self._skipped += 1
         catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None
         if catalogue is not None:
-            values = _unpacked(self._searched(catalogue, _key(stamp, self._version)))
-            self._misses = 0 if values else self._misses + 1
-        kept = Kept(values, ENTRY_BYTES + sum(_ITEM.size + len(name) + len(value) for name, value in values.items()))
-        self._known.put(stamp, kept, kept.size)
+            kept = _unpacked(self._searched(catalogue, _key(stamp, self._version)))
+            self._misses = 0 if kept else self._misses + 1
+        self._known.put(stamp, kept, _size(kept))
         return kept
 
     def _searched(self, catalogue: Catalogue, key: Key) -> bytes:
@@ -140,13 +138,17 @@ def _key(stamp: str, version: str) -> Key:
     return xxhash.xxh128_digest(f"findings\0003\0{version}\0{sys.byteorder}\0{stamp}".encode())
 
 
-def _packed(values: dict[bytes, bytes]) -> bytes:
+def _size(kept: Kept) -> int:
+    return ENTRY_BYTES + sum(_ITEM.size + len(name) + len(value) for name, value in kept.items())
+
+
+def _packed(values: Kept) -> bytes:
     """Return names and values, each after their lengths. The catalogue adds a checksum."""
     return b"".join(_ITEM.pack(len(name), len(value)) + name + value for name, value in values.items())
 
 
-def _unpacked(packed: bytes) -> dict[bytes, bytes]:
-    values: dict[bytes, bytes] = {}
+def _unpacked(packed: bytes) -> Kept:
+    values: Kept = {}
     at = 0
     while at < len(packed):
         name, value = _ITEM.unpack_from(packed, at)

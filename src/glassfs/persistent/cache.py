@@ -190,7 +190,9 @@ class PersistentCache:
         self._switch_off()
         is_damaged = not isinstance(error, (OSError, Refused)) and not any(word in str(error) for word in _OF_THE_DISK)
         if is_damaged:
-            _remove(self._path)
+            for suffix in SUFFIXES:
+                with suppress(OSError):
+                    os.unlink(self._path + suffix)
         log.log(self._level, "%s: %s: %s", self._path, "removed, as it is damaged" if is_damaged else "not used", error)
 
     def _switch_off(self) -> None:
@@ -283,12 +285,6 @@ def _is_own_file(status: os.stat_result) -> bool:
     """Return whether it is a regular file of this user that no other user can write to, with no second name."""
     is_only = stat.S_ISREG(status.st_mode) and status.st_nlink == 1
     return is_only and status.st_uid == os.geteuid() and not status.st_mode & 0o077
-
-
-def _remove(path: str) -> None:
-    for suffix in SUFFIXES:
-        with suppress(OSError):
-            os.unlink(path + suffix)
 
 
 def _is_busy(error: Exception) -> bool:

@@ -38,17 +38,18 @@ class Reached(NamedTuple):
 
 
 def walked(
-    folder: int, at: str, path: str, may_look: Callable[[int, str, str], None],
+    folder: int | None, at: str, path: str, may_look: Callable[[int, str, str], None],
     may_pass: Callable[[int, str, os.stat_result], None], made: int = 0, follows_last: bool = True,
 ) -> Reached:
     """Walk along a path from an open folder, whose own path is ``at``, and follow links, of the last name if wanted.
 
-    Each name is opened from the descriptor of the previous one, without following a link, so that swapping names gains
-    nothing. ``may_look(folder, at, name)`` raises if a name must not be looked up in an open folder, and
-    ``may_pass(folder, at, status)`` if what is found there, at that path, must not be used. Of the last ``made`` names,
-    missing folders are made with mode 0700. The caller closes what is returned. Raises OSError.
+    If ``folder`` is None, the walk begins at the root. Each name is opened from the descriptor of the previous one,
+    without following a link, so that swapping names gains nothing. ``may_look(folder, at, name)`` raises if a name must
+    not be looked up in an open folder, and ``may_pass(folder, at, status)`` if what is found there, at that path, must
+    not be used. Of the last ``made`` names, missing folders are made with mode 0700. The caller closes what is
+    returned. Raises OSError.
     """
-    folder = os.open(".", _NAME | os.O_DIRECTORY, dir_fd=folder)
+    folder = os.open("/" if folder is None else ".", _NAME | os.O_DIRECTORY, dir_fd=folder)
     found, rest, links = -1, _parts(path)[::-1] or ["."], 0
     try:
         while True:
@@ -111,11 +112,7 @@ def opened(path: str, made: int = 0) -> int:
         if stat.S_ISLNK(status.st_mode) and is_writable_by_others(os.fstat(folder)):
             raise Refused(f"{at} is a link in a folder that other users can write to")
 
-    root = os.open("/", _NAME | os.O_DIRECTORY)
-    try:
-        reached = walked(root, "/", path, may_look, may_pass, made, follows_last=False)
-    finally:
-        os.close(root)
+    reached = walked(None, "/", path, may_look, may_pass, made, follows_last=False)
     try:
         status = os.fstat(reached.found)
         if stat.S_ISLNK(status.st_mode):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -351,12 +352,12 @@ class TestObjectsByThemselves:
             store.list(())
 
 
-def test_permissions_and_owner_follow_the_connection(server: FakeServer) -> None:
+def test_permissions_follow_the_connection(server: FakeServer) -> None:
     server.put("a/b", b"x")
-    store = folder(server, owner=(7, 8), permissions=0o440)
+    store = folder(server, permissions=0o440)
     entry, inner = store.entry(("a",)), store.entry(("a", "b"))
-    assert (entry.uid, entry.gid, entry.permissions) == (7, 8, 0o550)
-    assert (inner.uid, inner.gid, inner.permissions) == (7, 8, 0o440)
+    assert entry.permissions == 0o550
+    assert (inner.uid, inner.gid, inner.permissions) == (os.geteuid(), os.getegid(), 0o440)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ class Connection:
 
     ``endpoint`` and ``region`` are those of a service such as S3; ``profile`` is a section of the usual credential
     files; ``anonymous`` sends no credentials. A read or listing ends within ``timeout``; listings are refreshed every
-    ``poll``. Blocks are stored in the folder ``disk_cache`` if there is one. Entries belong to ``owner``, a user and a
-    group (None: the current ones), and have ``permissions``: nine bits; folders may be entered by those who may read.
+    ``poll``. Blocks are stored in the folder ``disk_cache`` if there is one. Entries belong to the current user and
+    group, and have ``permissions``: nine bits; folders may be entered by those who may read.
     ``key``, ``secret`` and ``token`` are credentials that a program passes; ``extra`` are options of the fsspec file
     system of a protocol that glassfs does not speak itself.
     """
@@ -27,7 +27,6 @@ class Connection:
     poll: float = 30.0
     disk_cache: str = ""
     disk_cache_size: int = 10 << 30
-    owner: tuple[int, int] | None = None
     permissions: int = 0o400
     key: str = field(default="", repr=False)
     secret: str = field(default="", repr=False)

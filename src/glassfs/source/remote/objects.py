@@ -75,14 +75,15 @@ class ObjectServer(RetryingServer):
     ``host`` is asked, or else the one in the name. ``list_pages`` is another way to list folders, if there is one.
     """
 
+    has_lasting_versions = True
+
     def __init__(
-        self, name: str, identity: str, store: Any, library: ModuleType, timeout: float,
-        has_lasting_versions: bool, host: str = "", list_pages: ListPages | None = None,
+        self, name: str, identity: str, store: Any, library: ModuleType, timeout: float, host: str = "",
+        list_pages: ListPages | None = None,
     ) -> None:
         self.name = name
         self.identity = identity
         self.timeout = timeout
-        self.has_lasting_versions = has_lasting_versions
         self._host = host
         self._library = library
         self._store = store

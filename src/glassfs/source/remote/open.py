@@ -113,7 +113,7 @@ def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnySer
         raise Refused("cannot be opened: its name, an option or a credential is malformed", url.shown) from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     host = urlsplit(endpoint).hostname or host
-    return kind(name, f"{name} {endpoint}", store, library, connection.timeout, True, host, list_pages)
+    return kind(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
 
 
 def _demand_no_password(url: Url) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from glassfs.errors import Refused
 from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import ALIASES, KNOWN, LOCAL, is_url, shown
+from glassfs.source.remote.url import KNOWN, is_url, protocol_of, shown
 
 OWN_TEXTS = ("endpoint", "region", "profile", "key", "secret", "token", "disk_cache")
 OWN_NUMBERS = ("timeout", "poll", "disk_cache_size")
@@ -45,18 +45,18 @@ IGNORED = GENERAL | {
 
 def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Connection:
     """Return the connection for options of a protocol; messages call the container ``source``. Raises Refused."""
-    known = "file" if protocol in LOCAL else ALIASES.get(protocol, protocol)
+    known = protocol_of(protocol)
     return _known(known, dict(options), source) if known in ("file", *KNOWN) else _any(dict(options), source)
 
 
 def connection_to(sources: Sequence[str], options: Mapping[str, Any]) -> Connection:
     """Return the connection for sources some of which are URLs, all of one protocol. Raises Refused."""
     urls = [source for source in sources if is_url(source)]
-    schemes = {source.partition("://")[0].lower() for source in urls}
-    if len({ALIASES.get(scheme, scheme) for scheme in schemes}) != 1:
-        reason = "protocols have options of their own: open them one by one" if schemes else "no source is a URL"
+    protocols = {protocol_of(source.partition("://")[0]) for source in urls}
+    if len(protocols) != 1:
+        reason = "protocols have options of their own: open them one by one" if protocols else "no source is a URL"
         raise Refused(f"there are storage_options, but {reason}")
-    return connection_of(schemes.pop(), options, shown(urls[0]))
+    return connection_of(protocols.pop(), options, shown(urls[0]))
 
 
 def _any(options: dict[str, Any], source: str) -> Connection:

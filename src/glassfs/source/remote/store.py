@@ -62,13 +62,13 @@ class RemoteStore(Store):
         self._root = root
         self._has_folders = has_folders
         self._poll = connection.poll
-        self._owner = connection.owner or (os.geteuid(), os.getegid())
+        self._owner = os.geteuid(), os.getegid()
         self._permissions = connection.permissions & 0o444
         self._began_ns = time.time_ns()
         self._lock = threading.Lock()
         self._listings: LRU[Path, CachedValue[_Listing]] = LRU(REMEMBERED_NAMES)
         self._objects: LRU[Path, CachedValue[Facts]] = LRU(REMEMBERED_NAMES)
-        self._doubts: dict[Path, float] = {}
+        self._doubts: LRU[Path, float] = LRU(10_000)
         """When reads found other versions of objects."""
         self._loads = Loads()
 
@@ -122,9 +122,7 @@ class RemoteStore(Store):
 
     def doubt(self, path: Path) -> None:
         """Make the next lookup of an object wait for a refresh, as a read found another version."""
-        if len(self._doubts) >= 10_000:
-            self._doubts.clear()
-        self._doubts[path] = time.monotonic()
+        self._doubts.put(path, time.monotonic())
 
     def finish(self) -> None:
         self._blocks.finish()
@@ -136,11 +134,11 @@ class RemoteStore(Store):
         self._server.close()
 
     def _undoubted(self, path: Path, cached: CachedValue[Value]) -> Value:
-        doubted_at = self._doubts.get(path)
+        doubted_at = self._doubts.peek(path)
         if doubted_at is None:
             return cached.peek()
         value = cached.newer_than(doubted_at)
-        self._doubts.pop(path, None)
+        self._doubts.pop(path)
         return value
 
     def _cached(

@@ -11,7 +11,7 @@ from glassfs.source.contract import Path
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 LOCAL = ("file", "local")
-ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "azure": "az", "adl": "az"}
+ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "azure": "az", "adl": "az", "local": "file"}
 WEB = ("http", "https")
 KNOWN = ("s3", "gs", "az", *WEB)
 """Protocols that glassfs speaks itself."""
@@ -30,6 +30,11 @@ class Url(NamedTuple):
     userinfo: str
     shown: str
     is_folder: bool
+
+
+def protocol_of(scheme: str) -> str:
+    """Return the protocol that a scheme means, by one name."""
+    return ALIASES.get(scheme.lower(), scheme.lower())
 
 
 def is_url(name: str) -> bool:
@@ -69,7 +74,7 @@ def parsed(name: str) -> Url:
     found = _URL.match(name)
     if found is None:
         raise Refused("is not a URL", name)
-    scheme = found[1].lower()
+    scheme = protocol_of(found[1])
     rest = name[found.end() :]
     query = ""
     if scheme in WEB:
@@ -86,6 +91,6 @@ def parsed(name: str) -> Url:
     if any(part in ("", ".", "..") or "\0" in part or "/" in part for part in parts):
         raise Refused("contains a name that no file can have", shown(name))
     return Url(
-        ALIASES.get(scheme, scheme), host, parts, query, userinfo, shown(name).rstrip("/") if host else shown(name),
+        scheme, host, parts, query, userinfo, shown(name).rstrip("/") if host else shown(name),
         not path or path.endswith("/"),
     )

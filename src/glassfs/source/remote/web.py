@@ -41,11 +41,13 @@ class WebServer(ObjectServer):
     With a query in its URL, which is for one object, it lists folders through WebDAV only.
     """
 
+    has_lasting_versions = False
+
     def __init__(
         self, url: Url, authorization: str, identity: str, store: Any, library: ModuleType, timeout: float,
     ) -> None:
         base = f"{url.scheme}://{url.host}"
-        super().__init__(base, identity, store, library, timeout, False)
+        super().__init__(base, identity, store, library, timeout)
         self._url = url
         self._authorization = authorization
         self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
