@@ -48,9 +48,9 @@ class Container:
     ``directory``. ``summaries`` are functions that return its rows for other joined tables, by their names, or None if
     it has none after all. ``held`` is the most memory in bytes that the container ever takes while it is open, without
     its sources, if the format knows that beforehand; otherwise it is measured, which takes as long as opening it.
-    ``is_generic`` says that the format knows of no episodes: layouts may find some. ``prepare`` then reads at once
-    attributes of some names of groups at some paths, as far as that saves time. It also takes names of groups in them
-    that the caller does not need.
+    ``is_generic`` says that the format knows of no episodes: layouts may find some. ``prepare`` then reads at once what
+    groups at some paths have, except for groups in them of some names, and those of their attributes that have some
+    names, as far as that saves time.
     ``layout_report`` says what the first of its layouts finds in it.
     """
 

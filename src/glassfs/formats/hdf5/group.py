@@ -77,7 +77,6 @@ class GroupListing:
         """What was listed last. It belongs to the container, and is weighed and dropped with it."""
         self._attributes: LRU[Path, tuple[frozenset[str] | None, dict[str, Any]]] = LRU(PIECE)
         """Attributes of groups: the names that were asked for, None for all, and what was found."""
-        self._skipped: list[str] = []
 
     def root(self, described: Object) -> Group:
         """Return the root group."""
@@ -144,22 +143,24 @@ class GroupListing:
             first += len(objects)
 
     def prepare(self, paths: Sequence[Path], names: Sequence[str], skipped: Sequence[str]) -> None:
-        """Ask several groups at once for those of their attributes that have these names.
+        """List several groups, and ask for those of their attributes that have these names at once.
 
-        What is in groups called like one of ``skipped`` is no longer listed along with the groups that they are in.
+        What is in groups in them is listed along, unless they are called like one of ``skipped``.
         """
-        self._skipped = list(skipped)
         with suppress(Damaged):  # as asking for one of them will show
+            for path in paths:
+                if self._recent.peek(path) is None:
+                    self._some_objects(path, 0, skipped)
             request = {"do": "some_attributes", "paths": list(map(as_text, paths)), "names": list(names)}
             found = self._answers.described(request) if names else None
             for path, facts in zip(paths, found if isinstance(found, list) else (), strict=False):
                 if isinstance(facts, dict):
                     self._attributes.put(path, (frozenset(names), facts), held(facts))
 
-    def _some_objects(self, path: Path, first: int) -> tuple[int, list[Object]]:
+    def _some_objects(self, path: Path, first: int, skipped: Sequence[str] = ()) -> tuple[int, list[Object]]:
         """Return the number of objects in a group and some of them, and remember those of small groups."""
         request = {"do": "list", "path": as_text(path), "first": first, "count": AT_ONCE}
-        answer = self._answers.described(request, skipped=self._skipped)
+        answer = self._answers.described(request, skipped=list(skipped))
         count, objects, inner = description.listed(answer)
         for group, found in [*inner, (path, objects)] if len(objects) == count else inner:
             weight = held(found)
