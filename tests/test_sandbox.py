@@ -43,7 +43,7 @@ def made(path: Path, count: int = 3) -> Path:
     return path
 
 
-LIST = {"do": "list", "path": [], "first": 0, "count": 9, "more": []}
+LIST = {"do": "list", "path": [], "first": 0, "count": 9}
 
 
 def test_worker_that_is_killed_is_replaced(tmp_path: Path, workers: pool.Pool) -> None:

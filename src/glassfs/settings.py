@@ -103,7 +103,6 @@ class Settings:
     # A worker may take so long for its next message, which is either an answer or a read of the container.
     worker_silent: float = 20.0
     worker_processor: int = 6  # processor time of one request to a worker
-    worker_more: float = 0.3  # so long a worker collects what the caller will want next, beside what it asked for
     # After so long a worker that waits for its source is ended if its place is needed. Its request begins again.
     worker_source: float = 0.5
     worker_idle: float = 60.0  # after so long without a request a worker is ended, and its server after the last worker

@@ -45,11 +45,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     requests: list[dict[str, Any]] = []
     ask = Sandbox.ask
 
-    def counted(
-        self: Sandbox, request: dict[str, Any], most: int = 0, buffer: memoryview | None = None,
-    ) -> tuple[Any, bytearray]:
+    def counted(self: Sandbox, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
         requests.append(request)
-        return ask(self, request, most, buffer)
+        return ask(self, request, most)
 
     monkeypatch.setattr(Sandbox, "ask", counted)
     return requests

@@ -173,22 +173,14 @@ def write_demonstrations(path: Path, count: int) -> Path:
     return path
 
 
-def test_episodes_are_described_by_few_requests(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+def test_attributes_of_episodes_take_few_requests(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
     path = write_demonstrations(tmp_path / "made.hdf5", 200)
     with glassfs.open(path) as opened:
         rows = [json.loads(line) for line in opened["episodes.jsonl"].bytes().splitlines()]
     assert [row["total_reward"] for row in rows] == [3.0 * number for number in range(200)]
     assert [row["language_instruction"] for row in rows] == [f"task {number}" for number in range(200)]
-    assert len(asked) < 200  # a worker that takes long describes less at once
+    assert len([request for request in asked if request["do"] != "list"]) < 20
     assert "attributes" not in [request["do"] for request in asked if len(request.get("path", ())) == 2]
-
-
-def test_walk_asks_for_several_groups_at_once(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
-    path = write_demonstrations(tmp_path / "made.hdf5", 200)
-    with glassfs.open(path) as opened:
-        found = sum("position.npy" in list(opened[f"data/demo_{number}/obs"]) for number in sorted(range(200), key=str))
-    assert found == 200
-    assert len(asked) < 200
 
 
 def test_table_of_episodes_is_kept_for_later_programs(

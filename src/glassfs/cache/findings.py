@@ -70,11 +70,8 @@ class Findings:
             self.flush()
         return self._of(stamp).get(name)
 
-    def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes, is_last: bool = False) -> None:
-        """Keep a value, unless the container was modified a moment ago: it may change under the same stamp.
-
-        ``is_last`` values, which took long, are stored at once with all others, as no call may follow.
-        """
+    def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes) -> None:
+        """Keep a value, unless the container was modified a moment ago: it may change under the same stamp."""
         if len(value) > MOST_VALUE or abs(time.time_ns() - mtime_ns) < SETTLED_NANOSECONDS:
             return
         before = self._of(stamp)
@@ -88,7 +85,7 @@ class Findings:
                 self._due = now + settings.findings_flush
             self._changed[stamp] = kept
             # Many containers are stored together, as each change of the file takes a transaction.
-            is_due = is_last or len(self._changed) >= 128 or now >= self._due
+            is_due = len(self._changed) >= 128 or now >= self._due
         self._known.put(stamp, kept, size)
         if is_due:
             self.flush()

@@ -95,14 +95,11 @@ class Opening:
             return None
         return self.findings.find(self.source.entry.stamp, name)
 
-    def keep(self, name: bytes, value: bytes, is_last: bool = False) -> None:
-        """Store, if possible, what took long to find in the container, for other processes and later.
-
-        It is stored with what is kept next, or at once if that is the last for a while and took milliseconds.
-        """
+    def keep(self, name: bytes, value: bytes) -> None:
+        """Store, if possible, what took long to find in the container, for other processes and later."""
         if self.findings is not None and self.store is not None and self.store.has_lasting_versions:
             entry = self.source.entry
-            self.findings.keep(entry.stamp, entry.mtime_ns, name, value, is_last)
+            self.findings.keep(entry.stamp, entry.mtime_ns, name, value)
 
     def sibling(self, name: str) -> Source:
         """Open the file ``name`` in the container's folder. Raises NotFound, also for names outside that folder.

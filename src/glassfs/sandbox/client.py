@@ -34,12 +34,8 @@ class Sandbox:
         self._lock = threading.Lock()
         self._verdict = ""
 
-    def ask(
-        self, request: dict[str, Any], most: int = 0, buffer: memoryview | None = None,
-    ) -> tuple[Any, bytearray]:
+    def ask(self, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
         """Return the worker's answer: a JSON value, and at most ``most`` bytes. Both are untrusted.
-
-        If ``buffer`` is given, it is filled with the bytes instead: many elements are copied once less.
 
         Raises Damaged with the library's reason, or if the worker fails due to what it reads; Unavailable if it fails
         otherwise; and what the source raises.
@@ -51,7 +47,7 @@ class Sandbox:
                 worker = pool().acquire(self, self._library, self._source.size)
                 outcome: Outcome | None = None
                 try:
-                    outcome = _Conversation(worker, self._source, most, buffer).run(message)
+                    outcome = _Conversation(worker, self._source, most).run(message)
                 except _Nonsense as nonsense:
                     self._verdict = f"sends {nonsense}"
                 except _Disconnected:
@@ -85,13 +81,11 @@ class _Nonsense(Exception):
 class _Conversation:
     """One request to a worker: serves its reads until it answers."""
 
-    def __init__(self, worker: SandboxWorker, source: Source, most: int, buffer: memoryview | None) -> None:
+    def __init__(self, worker: SandboxWorker, source: Source, most: int) -> None:
         self._worker = worker
         self._socket = worker.connection
         self._source = source
         self._most = most
-        self._left = buffer
-        """What is left to be filled of the caller's buffer."""
         self._until = 0.0
         self._fault: GlassfsError | None = None
 
@@ -105,17 +99,11 @@ class _Conversation:
             self._greet()  # it has the request already, and loses no time
         data = bytearray()
         while True:
-            kind, size = self._head()
-            # Elements go straight into the buffer of the caller.
-            if kind == wire.DATA and self._left is not None and size <= len(self._left):
-                self._fill(self._left[:size])
-                self._left = self._left[size:]
-                continue
-            payload = self._receive(size)
+            kind, payload = self._message()
             if kind == wire.READ:
                 self._serve(payload)
             elif kind == wire.DATA:
-                if len(data) + size > self._most:
+                if len(data) + len(payload) > self._most:
                     raise _Nonsense("more than was asked for")
                 data += payload
             # The library reports a failed read of the source as its own error, which may look like damage. The error of
@@ -126,8 +114,6 @@ class _Conversation:
                 return self._source.damage(_text(payload))
             elif kind == wire.NOT_NOW:
                 return self._not_now(_text(payload))
-            elif self._left:
-                raise _Nonsense("less than was asked for")
             else:
                 return _parsed(payload), data
 
@@ -137,8 +123,7 @@ class _Conversation:
         self._until = time.monotonic() + server.patience
         reason = "is of another version: glassfs was upgraded; mount, or start this program, again"
         try:
-            kind, size = self._head()
-            payload = self._receive(size)
+            kind, payload = self._message()
             greeting: Any = _parsed(payload) if kind == wire.READY else None
         except _Disconnected:
             if self._worker.was_taken:
@@ -162,12 +147,12 @@ class _Conversation:
     def _not_now(self, reason: str) -> Unavailable:
         return Unavailable(f"its worker process {reason}", self._source.name)
 
-    def _head(self) -> tuple[bytes, int]:
-        """Return kind and size of the next message. Raises _Nonsense if it is no message of a worker's."""
+    def _message(self) -> tuple[bytes, bytearray]:
+        """Return kind and payload of the next message. Raises _Nonsense if it is no message of a worker's."""
         kind, size = wire.HEADER.unpack(self._receive(wire.HEADER.size))
         if size > _LARGEST.get(kind, -1):
             raise _Nonsense("a wrong message")
-        return kind, size
+        return kind, self._receive(size)
 
     def _serve(self, payload: bytearray) -> None:
         """Send the bytes that the worker wants."""
@@ -199,10 +184,7 @@ class _Conversation:
 
     def _receive(self, size: int) -> bytearray:
         buffer = bytearray(size)
-        self._fill(memoryview(buffer))
-        return buffer
-
-    def _fill(self, view: memoryview) -> None:
+        view = memoryview(buffer)
         while view:
             try:
                 count = self._socket.recv_into(view)
@@ -214,6 +196,7 @@ class _Conversation:
             if not count:
                 raise _Disconnected
             view = view[count:]
+        return buffer
 
     def _wait(self, event: int) -> None:
         """Wait until the socket is ready. Raises Unavailable if the worker is silent for too long.

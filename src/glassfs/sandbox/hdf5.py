@@ -13,7 +13,6 @@ import glob
 import io
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from math import prod
@@ -31,7 +30,6 @@ from glassfs.sandbox.hdf5_references import MOST_LINKS, Referred, described_matl
 from glassfs.sandbox.hdf5_types import described_type, member_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
-from glassfs.settings import settings
 from glassfs.sizes import PIECE
 
 FEW_OBJECTS = 200
@@ -111,53 +109,33 @@ class _Container:
         return found, ()
 
     def _list(
-        self, path: list[str], first: int, count: int, more: list[list[str]], skipped: Sequence[str] = (),
-        sizes: bool = False,
+        self, path: list[str], first: int, count: int, skipped: Sequence[str] = (), sizes: bool = False,
     ) -> Answer:
         """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on; of many bytes
         only the first ones.
 
-        The answer to the first request also describes what is in groups below, and ``more`` groups, while that are few
-        objects: ``inner`` has the path and the objects of each. Groups called like one of ``skipped`` are left out.
-        With ``sizes`` all datasets have their stored sizes, also those for which an index of chunks is read.
+        An answer with all objects of a group also describes what is in groups below, while that are few objects:
+        ``inner`` has the path and the objects of each. Groups called like one of ``skipped`` are left out. With
+        ``sizes`` all datasets have their stored sizes, also those for which an index of chunks is read.
         """
         self._has_sizes = sizes
         page = _Page()
         total, entries = self._entries(path, first, count, page)
-        inner: list[tuple[list[str], list[dict[str, Any]]]] = []
-        if not first and len(entries) == total:
-            self._add_below(path, entries, page, inner, skipped)
-        until = time.monotonic() + settings.worker_more
-        for other in more:
-            if page.left < 0 or time.monotonic() > until:
-                break
-            self._add_below(other, self._add(other, page, inner), page, inner, skipped)
-        return {"count": total, "entries": entries, "inner": inner}, ()
-
-    def _add_below(
-        self, path: list[str], entries: list[dict[str, Any]], page: _Page, inner: list[Any], skipped: Sequence[str],
-    ) -> None:
-        """Add what is in groups below a group with these objects to ``inner``, while that are few objects."""
-        left = FEW_OBJECTS - len(entries)
+        left = FEW_OBJECTS - total if len(entries) == total else 0
         # Breadth first, as callers list the groups of a level one after another. Groups with several names are left
         # out, as they might contain themselves.
-        above = [(path, entries)]
-        for parent, found in above:
+        known = [(path, entries)]
+        for parent, found in known:
             for entry in found:
-                is_wanted = entry["kind"] == "group" and entry["name"] not in skipped
-                if is_wanted and entry["links"] <= left and entry["names"] == 1 and page.left >= 0:
-                    below = [*parent, entry["name"]]
-                    above.append((below, self._add(below, page, inner)))
+                is_wanted = entry["kind"] == "group" and entry["name"] not in skipped and entry["names"] == 1
+                if is_wanted and entry["links"] <= left and page.left >= 0:
                     left -= 1 + entry["links"]
-
-    def _add(self, path: list[str], page: _Page, inner: list[Any]) -> list[dict[str, Any]]:
-        """Add the objects of a group to ``inner``, if these are all, and return them."""
-        with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
-            total, entries = self._entries(path, 0, FEW_OBJECTS, page)
-            if len(entries) == total:
-                inner.append((path, entries))
-                return entries
-        return []
+                    below = [*parent, entry["name"]]
+                    with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
+                        links, objects = self._entries(below, 0, FEW_OBJECTS, page)
+                        if len(objects) == links:
+                            known.append((below, objects))
+        return {"count": total, "entries": entries, "inner": known[1:]}, ()
 
     def _entries(self, path: list[str], first: int, count: int, page: _Page) -> tuple[int, list[dict[str, Any]]]:
         """Return the number of links in a group, and descriptions of some: at least one, unless there is none."""
@@ -176,23 +154,8 @@ class _Container:
             found.append(page.added(self._described_link(group, name)))
         return len(names), found
 
-    def _chunks(self, path: list[str], more: list[list[str]], most: int) -> Answer:
-        """Send what ``stored_chunks`` returns, also of ``more`` datasets while that takes little time.
-
-        Return how many bytes each has, -1 for one that cannot be read.
-        """
-        found = [stored_chunks(self._found(path), most)]
-        sizes = [len(found[0])]
-        until = time.monotonic() + settings.worker_more
-        for other in more:
-            if time.monotonic() > until:
-                break
-            try:
-                found.append(stored_chunks(self._found(other), most))
-                sizes.append(len(found[-1]))
-            except Exception:  # as asking for it alone will show
-                sizes.append(-1)
-        return sizes, found
+    def _chunks(self, path: list[str], most: int) -> Answer:
+        return None, [stored_chunks(self._found(path), most)]
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
         """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
@@ -471,9 +434,9 @@ def _warm_up() -> None:
     container = _Container(made)  # type: ignore[arg-type]
     for request in (
         {"do": "open"}, {"do": "describe", "path": ["chunks"]},
-        {"do": "list", "path": [], "first": 0, "count": 9, "more": []},
+        {"do": "list", "path": [], "first": 0, "count": 9},
         {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
-        {"do": "chunks", "path": ["chunks"], "more": [], "most": 9},
+        {"do": "chunks", "path": ["chunks"], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},
         {"do": "values", "path": ["mixed"], "first": 0, "count": 1, "members": [0]},

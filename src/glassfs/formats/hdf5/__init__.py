@@ -47,9 +47,9 @@ def open_hdf5(opening: Opening) -> Container:
     if lacks := missing():
         raise Refused(f"is an HDF5 file, which {lacks}", source.name)
     head = Head.of(source, source.read(0, min(HEAD, source.size)))
-    start = _start(head)
-    version = b"" if start is None else head.part(start + len(MAGIC), 1)
-    if start is None or not version:
+    start = _start(head) or 0
+    version = head.part(start + len(MAGIC), 1)
+    if not version:
         raise Damaged("is cut short", source.name)
     flags = _flags(head, start)
     if flags:

@@ -15,16 +15,13 @@ from importlib.abc import SourceLoader
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
-from glassfs.content.allowance import OBJECT
 from glassfs.formats.hdf5.chunks import RECORD
 from glassfs.formats.registry import Opening
-from glassfs.lru import LRU
-from glassfs.sandbox import wire
 from glassfs.sandbox.client import Sandbox
 from glassfs.sizes import PIECE
 
-LARGEST_KEPT = 256 << 10
-"""Bytes of an answer that is kept: those of one container share a few MiB of the catalogue."""
+LARGEST_KEPT = 2 * PIECE
+"""Bytes of an answer that is kept, compressed: those of one container share a few MiB of the catalogue."""
 
 Path: TypeAlias = "tuple[bytes, ...]"
 
@@ -33,12 +30,7 @@ class WorkerAnswers:
     """Requests on one container: to the catalogue if it may know the answer, else to the worker."""
 
     def __init__(self, opening: Opening, sandbox: Sandbox) -> None:
-        self._opening, self._sandbox = opening, sandbox
-        self.ask = sandbox.ask
-        self._small: dict[Path, int] = {}
-        """Datasets of few chunks that were listed, and how many chunks they may have."""
-        self._indexes: LRU[Path, bytes] = LRU(PIECE)
-        """Lists of chunks that came along with another one, until they are needed."""
+        self._opening, self.ask = opening, sandbox.ask
 
     def described(self, request: dict[str, Any], **hints: Any) -> Any:
         """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well.
@@ -46,78 +38,38 @@ class WorkerAnswers:
         ``hints`` are further arguments for the worker, on which the answer to the request proper does not depend.
         """
         name = json.dumps(request).encode()
-        with suppress(ValueError, zlib.error):
-            raw = zlib.decompressobj().decompress(self._find(name) or b"", wire.LARGEST_ANSWER)
-            return json.loads(raw)
-        answer, _ = self._sandbox.ask(request | hints)
+        with suppress(ValueError):
+            return json.loads(self._find(name))
+        answer, _ = self.ask(request | hints)
         text = json.dumps(answer)
         # A description says which filters the library lacks, of which a plug-in may be installed later.
         if '"available": false' not in text:
-            self._keep(name, zlib.compress(text.encode(), 1))
+            self._keep(name, text.encode())
         return answer
-
-    def note(self, path: Path, count: int) -> None:
-        """Note a dataset that may have ``count`` chunks. Lists of few chunks will be asked for together."""
-        if count <= 2_000 and len(self._small) < 200:
-            self._small[path] = count
 
     def chunks(self, path: Path) -> bytearray:
         """Return the list of a dataset's chunks. Raises Damaged."""
-        index = self._indexes.get(path)
-        if index is None:
-            self._remember(self._find(b"chunks") or b"")
-            index = self._indexes.get(path)
-        if index is None:
-            # Frames of many demonstrations are many small datasets. Asking for the lists of all of them at once takes
-            # one request instead of hundreds, and one entry of the catalogue.
-            paths = [as_text(path), *self._together(path)]
+        request = {"do": "chunks", "path": as_text(path)}
+        name = json.dumps(request).encode()
+        found = bytearray(self._find(name))
+        if not found:
             most = self._opening.allowance.size // RECORD.size
-            request = {"do": "chunks", "path": paths[0], "more": paths[1:], "most": most}
-            answer, raw = self._sandbox.ask(request, most * RECORD.size)
-            sizes = answer if _are_sizes(answer, len(paths), len(raw)) else [len(raw)]
-            head = json.dumps([paths, sizes]).encode()
-            lists = len(head).to_bytes(4, "little") + head + raw
-            self._keep(b"chunks", lists, is_last=True)
-            self._remember(lists)
-            index = bytes(raw[: sizes[0]])
-        return bytearray(index)
+            _, found = self.ask(request | {"most": most}, most * RECORD.size)
+            self._keep(name, found)
+        return found
 
-    def _together(self, path: Path) -> list[list[str]]:
-        """Return further datasets whose lists are wanted with this one; none if reading them costs requests."""
-        left = 0 if self._opening.source.is_remote else 8_000
-        further = []
-        for other, count in self._small.items():
-            if other != path and count <= left and self._indexes.peek(other) is None:
-                left -= count
-                further.append(as_text(other))
-        return further
-
-    def _remember(self, lists: bytes) -> None:
-        """Remember lists of chunks, which may be kept ones and are untrusted then."""
-        with suppress(ValueError, TypeError, AttributeError):
-            at = 4 + int.from_bytes(lists[:4], "little")
-            paths, sizes = json.loads(lists[4:at])
-            for path, size in zip(paths, sizes, strict=False):
-                if 0 <= size <= PIECE:
-                    key = tuple(part.encode("latin-1") for part in path)
-                    self._indexes.put(key, lists[at : at + size], OBJECT + size)
-                at += max(0, size)
-
-    def _find(self, name: bytes) -> bytes | None:
+    def _find(self, name: bytes) -> bytes:
+        """Return what ``_keep`` stored under a name, untrusted; nothing if there is none."""
         library = _library()
-        return self._opening.found(library + name) if library else None
+        with suppress(zlib.error):
+            kept = self._opening.found(library + name) if library else None
+            return zlib.decompressobj().decompress(kept or b"", LARGEST_KEPT)
+        return b""
 
-    def _keep(self, name: bytes, value: bytes, is_last: bool = False) -> None:
+    def _keep(self, name: bytes, value: bytes | bytearray) -> None:
         library = _library()
         if library and len(value) <= LARGEST_KEPT:
-            self._opening.keep(library + name, value, is_last)
-
-
-def _are_sizes(answer: Any, count: int, total: int) -> bool:
-    """Return whether the worker says how many bytes each of the lists has, -1 for one that it could not read."""
-    if not isinstance(answer, list) or not 0 < len(answer) <= count or not all(type(size) is int for size in answer):
-        return False
-    return bool(answer[0] >= 0 and sum(size for size in answer if size > 0) == total)
+            self._opening.keep(library + name, zlib.compress(value, 1))
 
 
 def as_text(path: Sequence[bytes]) -> list[str]:

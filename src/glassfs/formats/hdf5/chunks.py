@@ -93,7 +93,7 @@ def chunk_data(
         raise damage("is in the list of chunks, but is not found by its key")
     if stored.size > filters.most_stored(size):
         raise damage(f"has {stored.size} bytes, far more than it needs")
-    applied = filters.active(used, stored.mask)
+    applied = [one for number, one in enumerate(used) if not stored.mask >> number & 1]
     if not applied:
         if stored.size != size:
             raise damage(f"has {stored.size} bytes, but its shape needs {size}")

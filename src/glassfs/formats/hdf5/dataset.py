@@ -60,8 +60,6 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         yield Member((name,), Null(name))
     elif frames:
         yield from frames
-    elif kind.name == "number":
-        yield Member((name,), _array(source, asked, dataset))
     elif kind.name == "compound":
         yield Member((name,), _structures(source, asked, dataset))
     elif kind.name in ("text", "json"):
@@ -243,12 +241,14 @@ def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
 
 
 def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Member]:
-    """Return the image, or frames and video, if a dataset of bytes in any form has images."""
+    """Return the image, or frames and video, if a dataset of bytes in any form has images; the array of other numbers.
+    """
     kind, shape = dataset.kind, dataset.shape
     if dataset.is_null:
         return []
     if kind.name == "number":
-        return list(images.of_array(_array(source, asked, dataset)))
+        array = _array(source, asked, dataset)
+        return list(images.of_array(array)) or [Member((array.key,), array)]
     if not dataset.elements or len(shape) > 1:
         return []
     if kind.base is not None:

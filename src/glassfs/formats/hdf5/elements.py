@@ -42,11 +42,9 @@ class DatasetRequests(NamedTuple):
     virtual: Data | None = None
     """Its elements as they are shown, if they are in other datasets."""
 
-    def ask(
-        self, do: str, most: int = 0, buffer: memoryview | None = None, **arguments: Any,
-    ) -> tuple[Any, bytearray]:
+    def ask(self, do: str, most: int = 0, **arguments: Any) -> tuple[Any, bytearray]:
         """Return the worker's answer to a request for this object."""
-        return self.answers.ask({"do": do, "path": as_text(self.path), **arguments}, most, buffer)
+        return self.answers.ask({"do": do, "path": as_text(self.path), **arguments}, most)
 
     def key(self, what: str, *more: object) -> tuple[object, ...]:
         return (self.version, what, *self.path, *more)
@@ -73,9 +71,11 @@ class LibraryGrid(Grid):
         fits = [
             min(count, length - first) for first, count, length in zip(start, self.steps, self.shape, strict=True)
         ]
-        elements = bytearray(prod(fits) * self.item)
+        size = prod(fits) * self.item
         with self._asked.cache.waiting():
-            self._asked.ask("elements", 0, memoryview(elements), start=start, shape=fits, dtype=self._dtype)
+            _, elements = self._asked.ask("elements", size, start=start, shape=fits, dtype=self._dtype)
+        if len(elements) != size:
+            raise Damaged("its worker process sends other elements than asked for")
         if tuple(fits) == self.steps:
             return elements
         import numpy as np

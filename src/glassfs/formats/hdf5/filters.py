@@ -48,16 +48,6 @@ def most_stored(size: int) -> int:
     return 2 * size + (64 << 10)
 
 
-def active(filters: Sequence[Filter], mask: int) -> list[Filter]:
-    """Return the filters of a chunk. Bit i of ``mask`` says that filter i was left out."""
-    return [one for number, one in enumerate(filters) if not mask >> number & 1]
-
-
-def _size_before(filters: Sequence[Filter], size: int) -> int:
-    """Return the bytes of a chunk of ``size`` raw bytes to which these filters were applied, without a compressor."""
-    return size + CHECKSUM_SIZE * sum(one.code == Code.FLETCHER32 for one in filters)
-
-
 def undo(stored: bytearray, applied: Sequence[Filter], buffer: memoryview) -> None:
     """Fill ``buffer`` with the raw bytes of a stored chunk.
 
@@ -68,7 +58,8 @@ def undo(stored: bytearray, applied: Sequence[Filter], buffer: memoryview) -> No
     # A shuffle that was applied first is undone into the buffer, which saves a copy.
     is_shuffled = bool(applied) and applied[0].code == Code.SHUFFLE
     for number in reversed(range(is_shuffled, len(applied))):
-        raw = _UNDO[applied[number].code](raw, applied[number], _size_before(applied[:number], size))
+        checksums = sum(one.code == Code.FLETCHER32 for one in applied[:number])
+        raw = _UNDO[applied[number].code](raw, applied[number], size + CHECKSUM_SIZE * checksums)
     _demand(len(raw), size)
     if is_shuffled:
         _unshuffle_into(buffer, raw, applied[0])

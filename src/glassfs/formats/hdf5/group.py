@@ -140,53 +140,37 @@ class GroupListing:
         first, count = 0, 1
         while first < count:
             work.check()
-            count, objects = self._some_objects(path, first, () if first else self._following(path))
+            count, objects = self._some_objects(path, first)
             if not objects:
                 return
             yield from objects
             first += len(objects)
 
     def prepare(self, paths: Sequence[Path], names: Sequence[str], skipped: Sequence[str]) -> None:
-        """List several groups at once, and ask for those of their attributes that have these names.
+        """List several groups, and ask for those of their attributes that have these names at once.
 
         What is in groups in them is listed along, unless they are called like one of ``skipped``.
         """
-        wanted = [path for path in paths if self._recent.peek(path) is None]
         with suppress(Damaged):  # as asking for one of them will show
-            if wanted:
-                self._some_objects(wanted[0], 0, wanted[1:], skipped)
+            for path in paths:
+                if self._recent.peek(path) is None:
+                    self._some_objects(path, 0, skipped)
             request = {"do": "some_attributes", "paths": list(map(as_text, paths)), "names": list(names)}
             found = self._answers.described(request) if names else None
             for path, facts in zip(paths, found if isinstance(found, list) else (), strict=False):
                 if isinstance(facts, dict):
                     self._attributes.put(path, (frozenset(names), facts), held(facts))
 
-    def _some_objects(
-        self, path: Path, first: int, more: Iterable[Path], skipped: Sequence[str] = (),
-    ) -> tuple[int, list[Object]]:
+    def _some_objects(self, path: Path, first: int, skipped: Sequence[str] = ()) -> tuple[int, list[Object]]:
         """Return the number of objects in a group and some of them, and remember those of small groups."""
         request = {"do": "list", "path": as_text(path), "first": first, "count": AT_ONCE}
-        answer = self._described(request, more=list(map(as_text, more)), skipped=list(skipped))
+        answer = self._described(request, skipped=list(skipped))
         count, objects, inner = description.listed(answer)
         for group, found in [*inner, (path, objects)] if len(objects) == count else inner:
-            for one in found:
-                if one.dataset is not None and one.dataset.layout == "chunked":
-                    self._answers.note((*group, one.name), one.dataset.most_chunks)
             weight = held(found)
             if weight <= PIECE // 2:
                 self._recent.put(group, found, weight)
         return count, objects
-
-    def _following(self, path: Path) -> list[Path]:
-        """Return groups to be asked for with this one: some that follow it, if the previous one was listed as well."""
-        # A program that lists two groups in a row, such as ``find``, mostly lists those behind them as well.
-        beside = self._recent.get(path[:-1]) if path else None
-        names = [one.name for one in beside or () if one.kind == "group"]
-        at = names.index(path[-1]) if path and path[-1] in names else 0
-        if not at or self._recent.peek((*path[:-1], names[at - 1])) is None:
-            return []
-        following = [(*path[:-1], name) for name in names[at + 1 : at + 64]]
-        return [one for one in following if self._recent.peek(one) is None]
 
     def attributes(self, path: Path) -> Any:
         """Return the attributes of an object, untrusted JSON. Raises Damaged."""

@@ -287,10 +287,9 @@ class Vectors:
         # The indices of a row rise, so the number of those below the slot is found by bisection, a few reads of four
         # bytes each.
         start, end = int(indices[row]), int(indices[row + 1])
-        return before + bisect_left(range(end), slot, start, key=self._stored_index) - start
-
-    def _stored_index(self, position: int) -> int:
-        return self.block.integer(self._indices_at + 4 * position)
+        return before + bisect_left(
+            range(end), slot, start, key=lambda position: self.block.integer(self._indices_at + 4 * position),
+        ) - start
 
     def spread(self, run: ValueRun, first: int, count: int) -> NDArray[Any]:
         """Return elements ``[first, first + count)`` of the block, with fill values where none is stored."""
