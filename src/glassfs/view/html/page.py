@@ -43,7 +43,7 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[by
     """
     # Names and texts of a container are in this page. If one were ever taken for markup, the policy still lets no
     # script run but the one with this digest, and nothing is sent anywhere.
-    style, code = PARTS[STYLE], code_of(script)
+    style, code = PARTS[STYLE], PARTS[COMMON] + PARTS[script]
     words = {
         "script": f"{_digest(code)}{BESIDE if has_data else ''}", "look": _digest(style), "style": style, "code": code,
         "title": escape.html(escape.brief(title, LONGEST_TITLE)), "body": body,
@@ -79,11 +79,6 @@ class Deferred(Data):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._found().read_into(buffer, offset)
-
-
-def code_of(script: str) -> str:
-    """Return a script, preceded by the functions that all scripts share."""
-    return PARTS[COMMON] + PARTS[script]
 
 
 def _digest(text: str) -> str:
