@@ -287,7 +287,7 @@ def joined_by(name: str) -> Sequence[str] | None:
 @cache
 def joined_names() -> frozenset[str]:
     """Return the names of all joined tables that formats say they contribute to."""
-    return frozenset(chain.from_iterable(JOINED.values())).union(*(added.joined for added in installed()))
+    return frozenset().union(*JOINED.values(), *(added.joined for added in installed()))
 
 
 def built_in() -> Iterator[Format]:
