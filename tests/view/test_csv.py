@@ -21,11 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Records, Table, Unreadable
+from glassfs.content import Array, Column, Records, Stream, Table, Unreadable
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, TooLarge
+from glassfs.view import Key
 from glassfs.view import csv as csv_view
-from glassfs.view.csv import csv_data
 from tests.view.tables import (
     array_column,
     bytes_column,
@@ -48,8 +48,14 @@ SPECIAL = [0.0, -0.0, 1.5, 0.1, 1e-45, 5e-324, 1e16, 1e22, -1 / 3, float("nan"),
 @pytest.fixture(params=[64, 1 << 20])
 def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Make lines of a few rows at a time, of a few cells each, or of very many."""
-    monkeypatch.setattr(csv_view.CsvPass, "least", 256 * request.param)
+    monkeypatch.setattr(csv_view, "PIECE", 256 * request.param)
     return int(request.param)
+
+
+def csv_data(table: Table, cache: BlockCache, key: Key) -> Stream:
+    (shown,) = csv_view.show(table, cache, key)
+    assert isinstance(shown.thing, Stream)
+    return shown.thing
 
 
 def csv_bytes(columns: Sequence[Column], rows: int, budget: int = 1 << 20) -> bytes:

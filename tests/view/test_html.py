@@ -92,8 +92,9 @@ def test_names_in_pages_make_no_tags(text: str, name: str, key: str) -> None:
     assert [tag for tag, _ in found.tags].count("td") == rows
     if text.strip():
         assert found.of("h1") == [shown(text)]
-    assert found.of("script")[1:] == [page.code_of("episode.js"), ""]
-    assert page.code_of("episode.js").count("</") == 0
+    code = page.PARTS["common.js"] + page.PARTS["episode.js"]
+    assert found.of("script")[1:] == [code, ""]
+    assert code.count("</") == 0
 
 
 def test_pages_load_only_files_beside_them() -> None:

@@ -283,7 +283,7 @@ def never(number: int) -> Content:
 ])
 def test_impossible_videos_are_refused(count: int, width: int, height: int, reason: str) -> None:
     with pytest.raises(Damaged if reason == "shows nothing" else TooLarge, match=reason):
-        mp4.made(Video(KEY, count, 10, width, height, never), BlockCache(), PLACE)
+        list(mp4.show(Video(KEY, count, 10, width, height, never), BlockCache(), PLACE))
 
 
 def test_longest_video_takes_no_memory() -> None:

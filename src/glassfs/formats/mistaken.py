@@ -21,7 +21,6 @@ _COMPRESSED = (
     (b"\x1f\x8b\x08", "gzip"), (b"\x28\xb5\x2f\xfd", "Zstandard"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2"),
     (b"\x04\x22\x4d\x18", "LZ4"), (b"7z\xbc\xaf\x27\x1c", "7-Zip"), (b"PK\3\4", "ZIP"),
 )
-_TAR = slice(257, 262)
 _SHARD = re.compile(rb':\s{0,9}"([^"\\/\x00-\x1f]{1,255})"\s{0,99}[,}]')
 
 
@@ -40,7 +39,7 @@ def mistaken(head: bytes) -> str | None:
     for magic, name in _COMPRESSED:
         if head.startswith(magic):
             return f"is compressed with {name}: decompress it first"
-    if head[_TAR] == b"ustar":
+    if head[257:262] == b"ustar":
         return "is a tar archive: unpack it first"
     return None
 

@@ -169,9 +169,7 @@ class Head(bytes):
     @classmethod
     def of(cls, source: Source, data: bytes) -> Head:
         """Return the head of a source that starts with ``data``."""
-        made = bytes.__new__(cls, data[:HEAD])  # as ``__new__``, without a call: each file of a folder has one
-        made.name, made.size, made._read = source.name.rpartition("/")[2], source.entry.size, source.read
-        return made
+        return cls(data[:HEAD], source.name.rpartition("/")[2], source.entry.size, source.read)
 
     def tail(self, size: int) -> bytes:
         """Return the last ``size`` bytes, at most LONGEST_TAIL, or all if there are fewer.
@@ -265,10 +263,7 @@ def recognise(head: Head) -> Format | None:
 
 def may_be_container(name: str) -> bool:
     """Return whether a file of this name is listed as a container before its first bytes are read. Ignores case."""
-    name = name.lower()
-    if any(map(name.endswith, BUILT_IN.values())):
-        return True
-    return any(name.endswith(tuple(added.suffixes)) for added in installed())
+    return joined_by(name) is not None
 
 
 def is_expected(name: str) -> bool:
@@ -292,7 +287,7 @@ def joined_by(name: str, has_unexpected: bool = False) -> Sequence[str] | None:
 @cache
 def joined_names() -> frozenset[str]:
     """Return the names of all joined tables that formats say they contribute to."""
-    return frozenset(chain.from_iterable(JOINED.values())).union(*(added.joined for added in installed()))
+    return frozenset().union(*JOINED.values(), *(added.joined for added in installed()))
 
 
 def built_in() -> Iterator[Format]:

@@ -164,7 +164,7 @@ class TreeSequence:
         """
         for table in TABLES:
             metadata = f"{table}/metadata".encode()
-            if "metadata" in TABLES[table] and metadata in self._columns:
+            if metadata in self._columns:
                 yield _member(Documents(metadata, partial(self._documents, table)))
             rows = self.rows(table)
             if rows is not None and self._is_whole(table, rows):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from functools import lru_cache
-from json.encoder import encode_basestring
+from json.encoder import JSONEncoder, encode_basestring
 from typing import Any
 
 from glassfs.cache import BlockCache
@@ -23,7 +23,8 @@ LIMIT = 64 << 20
 AT_ONCE = 64 << 10
 """Bytes or characters of one string that are written at a time: each may need some sixty bytes temporarily."""
 SHORT = 4 << 10
-"""Limit of characters and values in an object or a list that is written at once."""
+"""Limit of characters and texts in an object that is written at once."""
+_PLAIN = (int, float, bool, type(None))
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -60,7 +61,7 @@ def _write(text: bytearray, value: Any, margin: bytes | None) -> None:
     elif isinstance(value, bool):
         text += b"true" if value else b"false"
     elif isinstance(value, float):
-        text += _number(value).encode()
+        text += float.__repr__(value).encode() if math.isfinite(value) else b'"%b"' % name_of(value).encode()
     elif isinstance(value, int):
         text += int.__repr__(value).encode()
     elif isinstance(value, dict):
@@ -103,46 +104,21 @@ def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | N
 
     Takes a third of the time, as most documents are of this kind.
     """
-    names = tuple(members)
-    if set(map(type, names)) != {str} or len(names) + sum(map(len, names)) > SHORT:
+    texts = [*members, *(item for item in members.values() if type(item) not in _PLAIN)]
+    if set(map(type, texts)) != {str} or len(texts) + sum(map(len, texts)) > SHORT:
         return None
-    # Documents of one kind have the same keys: only their values are formatted.
-    template = _template(names, margin)
-    parts, left = [], SHORT - len(members)
-    for item in members.values():
-        kind = type(item)
-        write = _WRITERS.get(kind)
-        if write is None:
-            return None
-        if kind is str:
-            left -= len(item)
-            if left < 0:
-                return None
-        parts.append(write(item))
     try:
-        return (template % tuple(parts)).encode()
-    except UnicodeEncodeError:  # surrogates
+        written = _encoder(margin).encode(members).encode()
+    except ValueError:  # NaN, infinities, surrogates
         return None
+    return written if margin is None else b"{%b  %b%b}" % (margin, written[1:-1], margin)
 
 
 @lru_cache(64)
-def _template(names: tuple[str, ...], margin: bytes | None) -> str:
-    """Return an object of a few short keys with ``%s`` for each value."""
-    members = [f"{encode_basestring(name)}: ".replace("%", "%%") + "%s" for name in names]
-    if margin is None:
-        return f"{{{', '.join(members)}}}"
-    line = margin.decode()
-    return f"{{{line}  {f',{line}  '.join(members)}{line}}}"
-
-
-def _number(value: float) -> str:
-    return float.__repr__(value) if math.isfinite(value) else f'"{name_of(value)}"'
-
-
-_WRITERS: dict[type, Callable[[Any], str]] = {
-    str: encode_basestring, int: int.__repr__, float: _number, bool: lambda value: "true" if value else "false",
-    type(None): lambda value: "null",
-}
+def _encoder(margin: bytes | None) -> JSONEncoder:
+    """Return what writes the members of an object, which are values without others in them."""
+    between = ", " if margin is None else f",{margin.decode()}  "
+    return JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(between, ": "))
 
 
 def _write_string(text: bytearray, value: str | bytes) -> None:

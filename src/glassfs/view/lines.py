@@ -25,10 +25,10 @@ ROW_COST = 64  # bytes of memory for one byte of a JSON row: its values, the row
 
 
 def records(content: Records, cache: BlockCache, key: Key) -> tuple[str, Data]:
-    def lines() -> Iterator[bytes]:
-        return _joined(map(json.line, of_records(content)))
-
-    return ".jsonl", Stream(cache, key, lines, lambda: max(map(content.cost, range(content.blocks)), default=0))
+    return ".jsonl", Stream(
+        cache, key, lambda: _joined(map(json.line, of_records(content))),
+        lambda: max(map(content.cost, range(content.blocks)), default=0),
+    )
 
 
 def ragged_text(content: RaggedText, cache: BlockCache, key: Key) -> tuple[str, Data]:

@@ -20,7 +20,7 @@ from typing import Any, TypeGuard
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.codec import h264
-from glassfs.content import Array, Blocked, Concatenated, Data, Memory, Regular, Rendered, Video
+from glassfs.content import Array, Blocked, Concatenated, Memory, Regular, Rendered, Video
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING, Damaged, GlassfsError, TooLarge
 from glassfs.view import planes
@@ -45,14 +45,9 @@ def show(content: Video | Array, cache: BlockCache, key: Key) -> Iterator[Shown]
     """Yield the video. Raises TooLarge, or Damaged if there is nothing to show."""
     video = video_of(content)
     if video is not None:
-        yield Shown(made(video, cache, key), ".mp4")
-
-
-def made(video: Video, cache: BlockCache, key: Key) -> Data:
-    """Return the bytes of the file. Raises TooLarge, or Damaged if there is nothing to show."""
-    fps = video.fps() if callable(video.fps) else video.fps
-    before = Memory(head(video.width, video.height, fps, video.count))
-    return Concatenated([before, EncodedFrames(video, 0, cache, key)])
+        fps = video.fps() if callable(video.fps) else video.fps
+        before = Memory(head(video.width, video.height, fps, video.count))
+        yield Shown(Concatenated([before, EncodedFrames(video, 0, cache, key)]), ".mp4")
 
 
 def head(width: int, height: int, fps: float, count: int) -> bytes:

@@ -66,7 +66,7 @@ def open_kinodb(opening: Opening) -> Container:
     size = source.entry.size
     if size < _HEADER.size:
         raise Refused(f"is cut short: it has {size} bytes, but a KinoDB header has {_HEADER.size}", source.name)
-    header = tuple.__new__(KinoHeader, _HEADER.unpack(source.read(0, _HEADER.size)))
+    header = KinoHeader(*_HEADER.unpack(source.read(0, _HEADER.size)))
     version = f"{header.major}.{header.minor}"
     if header.major > 0:
         raise Refused(f"has KinoDB version {version}, but glassfs reads up to 0.x", source.name)

@@ -40,6 +40,7 @@ from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
 from glassfs.formats.kinodb.scan import ImageType, first_images
 from glassfs.formats.registry import Opening
+from glassfs.once import once
 
 STEP_SIZE = 5  # bytes of reward and is_terminal, after state and action of a record
 TEXT_WRAP = 1 << 16  # where the length field of a string wraps to 0
@@ -55,7 +56,6 @@ COLUMNS = {
     name: dtype for name, dtype in EPISODE_COLUMNS.items()
     if name not in ("episode_name", "env_name", "channels", "splits")
 }
-_CAMERAS, _VIDEOS = "cameras", "videos"
 
 ENTRY = struct.Struct("<QIHHQQQQQQ")
 _LENGTH, _AFTER_TEXTS = struct.Struct("<H"), struct.Struct("<4sBB")  # of a text, and what follows both
@@ -112,14 +112,11 @@ class EpisodeMetadata(NamedTuple):
 class KinoEpisode:
     """The episode at ``position`` of the index, as described by its entry."""
 
-    __slots__ = ("_known_images", "_opening", "entry", "position", "source")
-
     def __init__(self, opening: Opening, position: int, entry: EpisodeEntry) -> None:
         self.source = opening.source
         self._opening = opening
         self.position = position
         self.entry = entry
-        self._known_images: Images | None = None
 
     @property
     def place(self) -> str:
@@ -241,16 +238,14 @@ class KinoEpisode:
         steps = Table(b"steps", self.entry.num_frames, self._steps)
         return Recording(b"episode", self._document, steps, self._cameras)
 
-    @property
+    @once
     def _images(self) -> Images:
         """The images, always the same: they know where they are stored. They do not refer to the episode in turn."""
-        if self._known_images is None:
-            entry = self.entry
-            self._known_images = Images(
-                self._opening, self.place, entry.images_offset, entry.images_length, entry.num_frames,
-                partial(_rate, self._opening, self.position, entry),
-            )
-        return self._known_images
+        entry = self.entry
+        return Images(
+            self._opening, self.place, entry.images_offset, entry.images_length, entry.num_frames,
+            partial(_rate, self._opening, self.position, entry),
+        )
 
     def _meanings(self) -> Iterator[Member]:
         """Yield the table of frames, one row per frame, and the recording."""
@@ -285,9 +280,8 @@ class KinoEpisode:
         return described(self.position, self.entry, self.metadata())
 
     def _metadata_faults(self) -> Iterator[Fault]:
-        try:
-            metadata = self.metadata()
-        except Damaged:
+        metadata = self.readable()
+        if metadata is None:
             return  # reading its document reports it
         place = f"{self.place}/meta/episode"
         if metadata.surplus:
@@ -363,7 +357,7 @@ def episode_table(opening: Opening, count: int, episode: Callable[[int], KinoEpi
         return found
 
     def features(block: int) -> list[str]:
-        known = (row[_VIDEOS] for row in rows(block))
+        known = (row["videos"] for row in rows(block))
         return [
             one.features(None if videos is None else [Camera(*video) for video in videos])
             for one, videos in zip(episodes(block), known, strict=True)
@@ -391,7 +385,7 @@ def _rows(episodes: Sequence[KinoEpisode]) -> list[dict[str, Any]]:
             for camera in cameras
         ]
         values = described(episode.position, episode.entry, sections[section])
-        rows.append(values | {_CAMERAS: names, _VIDEOS: cameras})
+        rows.append(values | {"cameras": names, "videos": cameras})
     return rows
 
 

@@ -69,8 +69,8 @@ class ZipEntry(NamedTuple):
 class Archive:
     """The archive in a source. Raises Damaged, and TooLarge beyond the container's allowance.
 
-    ``entries`` are all entries in order, those whose name a later one repeats at the end: that one keeps the name (§5),
-    and is in ``named``. ``hidden`` counts the others. ``in_front`` are the bytes before the first member (§4).
+    ``entries`` are all entries in order, those whose name a later one repeats at the end: that one keeps the name (§5).
+    ``hidden`` counts the others. ``in_front`` are the bytes before the first member (§4).
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -98,9 +98,9 @@ class Archive:
             )
             for info in infos
         ]
-        self.named = {entry.name: entry for entry in entries}
-        repeated = [entry for entry in entries if self.named[entry.name] is not entry]
-        self.entries = [entry for entry in entries if self.named[entry.name] is entry] + repeated
+        named = {entry.name: entry for entry in entries}
+        repeated = [entry for entry in entries if named[entry.name] is not entry]
+        self.entries = [entry for entry in entries if named[entry.name] is entry] + repeated
         self.hidden = len(repeated)
 
     def impossible(self, entry: ZipEntry) -> str | None:

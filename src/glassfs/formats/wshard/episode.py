@@ -135,9 +135,10 @@ class WShardEpisode:
 
     def _residual(self, name: bytes, data: Data) -> residual.BitLayout | None:
         """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""
-        channel = residual.channel_of(name)
-        if channel is None:
+        found = residual.NAME.fullmatch(name)
+        if found is None:
             return None
+        channel = found[1]
         # The steps of the channel's signal are more reliable than the episode's length.
         signal = self.index.named.get(b"signal/" + channel)
         steps = None if signal is None else self._steps(signal)

@@ -186,7 +186,7 @@ class _Whole:
     def __init__(self, own: WShardEpisode, parts: Sequence[EpisodePart]) -> None:
         self._own = own
         self._parts = parts
-        self._joined: list[Content] = []
+        self._joined: list[Member] = []
         self._unjoined: list[bytes] = []
         blocks: dict[bytes, dict[int, Content]] = {}
         for part in parts:
@@ -199,7 +199,7 @@ class _Whole:
             if joined is None:
                 self._unjoined.append(name)
             else:
-                self._joined.append(joined)
+                self._joined.append(Member(tuple(name.split(b"/", 255)), joined))
 
     def members(self) -> Iterator[Member]:
         yield from self._own.blocks()
@@ -210,15 +210,12 @@ class _Whole:
             group = Group(raw(part.record.uri), record_of(part.episode).members)
             yield Member((b"chunks", b"%04d" % part.record.number), group)
 
-    def _members_joined(self) -> Iterator[Member]:
-        return (Member(tuple(content.key.split(b"/", 255)), content) for content in self._joined)
-
     def record(self) -> EpisodeRecord:
         """Return the record from the manifest, completed from the first part."""
         first = [part.episode for part in self._parts[:1]]
         blocks = [(self._own, MANIFEST), *((episode, block) for episode in first for block in (EPISODE, WSHARD))]
         steps = sum(part.record.length for part in self._parts)
-        return EpisodeRecord(blocks, steps, lambda: first[0].rate if first else 0.0, self._members_joined, OF_A_PART)
+        return EpisodeRecord(blocks, steps, lambda: first[0].rate if first else 0.0, lambda: self._joined, OF_A_PART)
 
     def faults(self) -> Iterator[Fault]:
         yield from faults(self._own)

@@ -23,7 +23,7 @@ DTYPES = {
 }
 """By WShard's type name: the dtype to show, and the bytes of a stored item."""
 
-_LONG_NAMES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u"}
+_LONG_NAMES = ("float", "f"), ("uint", "u"), ("int", "i")
 _IMAGE_MODALITIES = ("rgb", "depth")
 
 
@@ -210,11 +210,8 @@ def _description(channel: dict[str, Any]) -> StepShape | None:
     # With that of the steps, an array has at most the 32 axes of older versions of NumPy.
     if not isinstance(type_name, str) or not isinstance(shape, list) or len(shape) > 31:
         return None
-    type_name = type_name.lower()
-    for long, short in _LONG_NAMES.items():
-        bits = type_name.removeprefix(long)
-        if bits != type_name and bits.isdigit():
-            type_name = f"{short}{bits}"
+    for long, short in _LONG_NAMES:
+        type_name = type_name.lower().replace(long, short)
     if type_name not in DTYPES or not all(type(axis) is int and 0 <= axis < LARGEST for axis in shape):
         return None
     if DTYPES[type_name][1] * prod(axis or 1 for axis in shape) >= LARGEST:

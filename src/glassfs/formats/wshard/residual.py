@@ -6,12 +6,14 @@ finally the lengths that a prefixed block repeats.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from glassfs.content import Data, Location, Made
 from glassfs.errors import Damaged
 
-PREFIX, SUFFIX = b"residual/", b"/sign2nddiff"
+NAME = re.compile(rb"residual/(.+)/sign2nddiff", re.DOTALL)
+"""Of a residual block, with that of its channel."""
 MOST_COLUMNS = 1 << 16
 
 
@@ -33,13 +35,6 @@ class BitLayout(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         return (self.steps,) if self.columns == 1 else (self.steps, self.columns)
-
-
-def channel_of(name: bytes) -> bytes | None:
-    """Return the channel of a residual block, or None for other blocks."""
-    if name.startswith(PREFIX) and name.endswith(SUFFIX) and len(name) > len(PREFIX) + len(SUFFIX):
-        return name[len(PREFIX) : -len(SUFFIX)]
-    return None
 
 
 def layout_of(data: Data, steps: int, width: int | None) -> BitLayout | None:

@@ -17,7 +17,6 @@ from glassfs.content.episodes import EPISODE_COLUMNS, is_camera, recording_in
 from glassfs.content.features import features_of
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, WShardEpisode
 
-CHANNELS, CAMERAS = "channels", "cameras"
 COST = 8 << 10
 TEXT_COST = 48  # per byte of JSON or name, as text of wide characters that all need escapes
 _CHANNEL_PREFIXES = (b"signal/", b"action/")
@@ -106,7 +105,7 @@ class EpisodeRecord:
                 channels.append(content.key)
             if is_camera(content):
                 cameras.append(content.key)
-        found[CHANNELS], found[CAMERAS] = _texts(channels), _texts(cameras)
+        found["channels"], found["cameras"] = _texts(channels), _texts(cameras)
         return found
 
     def _cost(self, block: int) -> int:

@@ -26,15 +26,8 @@ MOST_VALUES = 1 << 30
 """Limit of values in a table: a pass over more would take about half an hour."""
 
 
-def csv_data(table: Table, cache: BlockCache, key: Key) -> Stream:
-    """Return the file for a table."""
-    return Stream(cache, key, lambda: CsvPass(table, cache).lines(), lambda: CsvPass(table, cache).cost)
-
-
 class CsvPass:
-    """One pass over the rows of a table, of which some become lines at a time, at least ``least`` bytes of memory."""
-
-    least = PIECE
+    """One pass over the rows of a table, of which some become lines at a time, at least PIECE bytes of memory."""
 
     def __init__(self, table: Table, cache: BlockCache) -> None:
         self._rows = rows = table.rows
@@ -50,7 +43,7 @@ class CsvPass:
         values = rows * max(1, len(names) - len(self._runs)) + sum(column.items for column in self._runs)
         if values > MOST_VALUES:
             raise TooLarge(f"a table of {values} values is too large for CSV; use the view parquet")
-        self._step = max(self.least, min(16 * PIECE, cache.budget // 16))
+        self._step = max(PIECE, min(16 * PIECE, cache.budget // 16))
         self._budget = max(cache.budget, RECORDS_MEMORY)
 
     @property
@@ -117,7 +110,8 @@ class CsvPass:
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     demand_columns(table)
-    yield Shown(csv_data(table, cache, key), ".csv")
+    made = Stream(cache, key, lambda: CsvPass(table, cache).lines(), lambda: CsvPass(table, cache).cost)
+    yield Shown(made, ".csv")
 
 
 VIEW = View("csv", "tables, for spreadsheets, R and others that read text", (Table,), show)

@@ -66,7 +66,7 @@ def cell(value: Any) -> Any:
     """Return the cell of a Python value: None, a number, text, or a list of these."""
     if value is None:
         return ""
-    if isinstance(value, str):
+    if isinstance(value, (str, bytes)):
         return json.as_text(value).replace("\0", "\ufffd")
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -74,17 +74,10 @@ def cell(value: Any) -> Any:
         return value if math.isfinite(value) else json.name_of(value)
     if isinstance(value, int):
         return value
-    if isinstance(value, bytes):
-        return text(value)
     import numpy as np
 
     is_time = isinstance(value, (np.datetime64, np.timedelta64))
     return scalars(np.array([value]))[0] if is_time else json.line(value).decode()
-
-
-def text(raw: bytes) -> str:
-    """Return the cell of text in UTF-8."""
-    return raw.decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
 def scalars(values: NDArray[Any]) -> list[Any]:
@@ -100,10 +93,8 @@ def scalars(values: NDArray[Any]) -> list[Any]:
         return [str(value).strip("()") for value in values]
     if kind in "mM":
         return _times(values)
-    if kind == "S":
-        return [text(value) for value in values.tolist()]
-    if kind == "U":
-        return [cell(value) for value in values.tolist()]
+    if kind in "SU":
+        return list(map(cell, values.tolist()))
     return [base64(value.tobytes()) for value in values]
 
 

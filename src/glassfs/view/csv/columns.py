@@ -35,7 +35,7 @@ LONG_CELL = 3 << 14
 class FixedColumn:
     """An array with one value for each row, or ``slots`` of them, which become as many columns."""
 
-    def __init__(self, content: Array, slots: int, zone: str = "") -> None:
+    def __init__(self, content: Array, slots: int, zone: str) -> None:
         self._content = content
         self._end = "Z" if zone else ""
         self.width = max(1, slots)

@@ -77,7 +77,8 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
         "number": record.get("position"), "up": recording.depth,
     }
     title = _title(record)
-    return page.document(title, _body(title, record, notes), SCRIPT, facts)
+    before, after = page.frame(title, _body(title, record, notes), SCRIPT)
+    return before + escape.script(facts) + after
 
 
 def _left_out(member: Member) -> str:

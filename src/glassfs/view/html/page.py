@@ -20,7 +20,6 @@ DATA_NAME, DATA_SUFFIX = b"data", ".js"
 BUDGET = 1 << 20
 """Characters of a part of a page, such as its rows of metadata or its notes. What is more is left out."""
 LONGEST_TITLE, LONGEST_TEXT = 200, 4000
-FRAME, STYLE, COMMON = "frame.html", "page.css", "common.js"
 BESIDE = " 'self' file:"
 """Sources of files beside a page, in the syntax of the policy."""
 # The files that are embedded in pages, read now: later the package may have been upgraded or removed.
@@ -30,26 +29,20 @@ PARTS = {
 }
 
 
-def document(title: str, body: str, script: str, facts: object) -> bytes:
-    """Return a whole page that loads its data. ``body`` is HTML, ``script`` the file name of a script."""
-    before, after = frame(title, body, script)
-    return before + escape.script(facts) + after
-
-
 def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[bytes, bytes]:
     """Return a page before and after its facts, which its script reads as JSON.
 
-    Without data beside it, it may run no script but its own.
+    ``body`` is HTML, ``script`` the file name of a script. Without data beside it, it may run no script but its own.
     """
     # Names and texts of a container are in this page. If one were ever taken for markup, the policy still lets no
     # script run but the one with this digest, and nothing is sent anywhere.
-    style, code = PARTS[STYLE], code_of(script)
+    style, code = PARTS["page.css"], PARTS["common.js"] + PARTS[script]
     words = {
         "script": f"{_digest(code)}{BESIDE if has_data else ''}", "look": _digest(style), "style": style, "code": code,
         "title": escape.html(escape.brief(title, LONGEST_TITLE)), "body": body,
         "data": f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else "",
     }
-    before, after = (text.format(**words).encode() for text in PARTS[FRAME].split("FACTS"))
+    before, after = (text.format(**words).encode() for text in PARTS["frame.html"].split("FACTS"))
     return before, after
 
 
@@ -79,11 +72,6 @@ class Deferred(Data):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self._found().read_into(buffer, offset)
-
-
-def code_of(script: str) -> str:
-    """Return a script, preceded by the functions that all scripts share."""
-    return PARTS[COMMON] + PARTS[script]
 
 
 def _digest(text: str) -> str:

@@ -106,7 +106,7 @@ def _columns(steps: Table) -> tuple[list[_PlottedColumn], int]:
     return found, left_out
 
 
-def sampling_of(steps: int, width: int, most: int = MOST_READ) -> Sampling:
+def sampling_of(steps: int, width: int, most: int) -> Sampling:
     """Return the sampling of steps of ``width`` bytes each if at most ``most`` bytes are read."""
     if steps <= POINTS:
         return Sampling(steps, 1, 1)
