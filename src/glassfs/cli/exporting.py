@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from glassfs.cli.common import nodes_from
+from glassfs.cli.common import has_frames, nodes_from
 from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
 from glassfs.datasets.batch.contract import BatchSettings, Problem
@@ -18,11 +18,8 @@ from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
 from glassfs.source import is_url
 from glassfs.tree import Directory, File, Node, Symlink, Tree
-from glassfs.tree.build import SeriesDirectory
-from glassfs.tree.nodes import FIRST_EXTENSION
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
-from glassfs.view import folder_of
 
 
 class Links(str, Enum):
@@ -139,7 +136,7 @@ class Export:
             return
         above = place.rpartition("/")[0]
         is_chosen = is_needed or (self._job.has(place) and above not in self.frames)
-        if not self._job.has_frames and _has_frames(self._tree, path, node):
+        if not self._job.has_frames and has_frames(node, path, self._tree.node):
             self.frames.add(place)
             return
         if not is_chosen and isinstance(node, Directory):
@@ -284,14 +281,6 @@ class Export:
 
 def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _has_frames(tree: Tree, path: str, node: Node) -> bool:
-    """Return whether a directory has the frames of the array beside it, and nothing else."""
-    with suppress(NotFound, NotADirectory):
-        array = tree.node(f"{path}{FIRST_EXTENSION}") if isinstance(node, SeriesDirectory) else None
-        return isinstance(array, File) and array.content is not None and folder_of(array.content) is not None
-    return False
 
 
 def _leading_to(goal: str, text: str, place: str) -> str:
