@@ -141,7 +141,7 @@ def _run(
     tables, known = Counter[str](), Counter[str]()
 
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
-    with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run, ExitStack() as stack:
+    with batch(plan, bar) as run, ExitStack() as stack:
         write, is_still, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
         for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
             if done.outcome.data:
@@ -149,7 +149,7 @@ def _run(
             rows += done.outcome.rows or 0
             known.update(done.outcome.known)
             for fault in done.outcome.faults:
-                bar.complain(f"{done.item.name}: {fault}")
+                bar.report(done.item.name, fault)
             if done.is_last:
                 tables.update(done.outcome.tables)
                 bar.advance(done.item.size)
@@ -270,8 +270,8 @@ class AtomicFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._is_over and not self._is_kept:
-            with suppress(OSError):
+        with suppress(OSError):
+            if not self._is_over and not (self._is_kept and os.path.getsize(self._part)):
                 os.unlink(self._part)
         try:
             self.file.close()
@@ -304,12 +304,11 @@ class AtomicFile:
         part = before = self.file
         name = self._part
         if not os.path.getsize(self._part):
+            name = self._name
             try:
-                before, name = open(self._name, "rb"), self._name  # noqa: SIM115
+                before = open(name, "rb")  # noqa: SIM115
             except FileNotFoundError:
-                with suppress(OSError):
-                    os.unlink(self._part)
-                raise GlassfsError("nothing to resume: neither it nor its .part file exists", self._name) from None
+                raise GlassfsError("nothing to resume: neither it nor its .part file exists", name) from None
         # What is kept goes to a third file, so that an interruption leaves the part or the complete file as it was.
         new = f"{self._part}-{os.urandom(8).hex()}"
         self.file = self._opened(new)
@@ -319,11 +318,7 @@ class AtomicFile:
                 self.file.flush()
                 os.rename(new, self._part)
         except BaseException as error:
-            with suppress(OSError):
-                self.file.close()
             os.unlink(new)
-            if name == self._name:
-                os.unlink(self._part)
             if isinstance(error, GlassfsError):
                 raise error.at(name) from None
             raise

@@ -18,7 +18,7 @@ from functools import partial
 
 import click
 
-from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, views_option
+from glassfs.cli.common import located, lookup, name_of, nodes_from, opened, views_option
 from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
@@ -179,7 +179,7 @@ def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None
             job = replace(job, existing=Existing.RESUME)
         here = Export(job, tree, target, bar.complain)
         work = Exporting(replace(job, source=absolute(job.source), target=absolute(job.target)))
-        with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run:
+        with batch(plan, bar) as run:
             for done in run.outcomes(
                 _files(plan, search, tree, job, here), work,
                 is_still=lambda found: not found.path or target.has_anything(f"/{found.path}"),
@@ -311,10 +311,11 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
     """
     picked, known = Picked(), Counter[str]()
     work = Rows(BatchSettings(connection=connection), PARQUET, where)
-    with batch(plan, Progress(), lambda name, fault: complain(f"{name}: {fault}")) as run:
+    bar = Progress()
+    with batch(plan, bar) as run:
         for done in run.outcomes(found_under([source], connection).all(), work):
             for fault in done.outcome.faults:
-                complain(f"{done.item.name}: {fault}")
+                bar.report(done.item.name, fault)
             known.update(done.outcome.known)
             for piece in done.outcome.data or ():
                 above = "/" if done.item.is_named else f"/{piece.path}"
