@@ -27,13 +27,13 @@ from glassfs.cli.many import Progress, batch, found_under, many_options, progres
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
-from glassfs.content.pieces import ContainerPiece
+from glassfs.content.pieces import ContainerPiece, records
 from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, SearchHit
 from glassfs.datasets.batch.found import TABLE, Search, Unlisted
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
-from glassfs.datasets.table import PARQUET, records, writer
+from glassfs.datasets.table import PARQUET, writer
 from glassfs.datasets.where import why_none
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.library import open_tree
