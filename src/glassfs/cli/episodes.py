@@ -26,7 +26,7 @@ from glassfs.cli.many import progress as progress_over
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit
+from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
 from glassfs.datasets.batch.found import TABLE, Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
@@ -86,7 +86,7 @@ def command(
     if output:
         _demand_replaceable(output, sources, plan.report)
     is_kept = bool(plan.report and output) and form != PARQUET
-    work = Rows(BatchSettings(connection=connection), form, where)
+    work = Rows(connection, form, where)
     with stoppable(is_kept), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
         run, rows, tables, known = _run(plan, search, work, bar, output)
     if output:
@@ -143,16 +143,16 @@ def _run(
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
     with batch(plan, bar) as run, ExitStack() as stack:
         write, is_still, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
-        for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
-            if done.outcome.data:
-                write(done.outcome.data)
-            rows += done.outcome.rows or 0
-            known.update(done.outcome.known)
-            for fault in done.outcome.faults:
-                bar.report(done.item.name, fault)
-            if done.is_last:
-                tables.update(done.outcome.tables)
-                bar.advance(done.item.size)
+        for found, outcome in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
+            if outcome.data:
+                write(outcome.data)
+            rows += outcome.rows or 0
+            known.update(outcome.known)
+            for fault in outcome.faults:
+                bar.report(found.name, fault)
+            if outcome.rest is None:
+                tables.update(outcome.tables)
+                bar.advance(found.size)
     return run, rows, tables, known
 
 
@@ -190,13 +190,13 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
 class Rows:
     """The work: the rows of each container that satisfy a condition, in parts if there are many."""
 
-    settings: BatchSettings
+    connection: Connection
     form: str
     where: str = ""
 
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
-        with closing(Opener(self.settings)) as opener:
+        with closing(Opener(self.connection)) as opener:
             yield partial(self._outcome, opener)
 
     def _outcome(self, opener: Opener, item: SearchHit) -> Outcome:

@@ -11,12 +11,12 @@ from enum import Enum
 from glassfs.cli.common import has_frames, nodes_from
 from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
-from glassfs.datasets.batch.contract import BatchSettings, Problem
+from glassfs.datasets.batch.contract import Problem
 from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
-from glassfs.source import is_url
+from glassfs.source import Connection, is_url
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
@@ -63,7 +63,8 @@ class ExportJob:
     existing: Existing
     links: Links
     starts: Mapping[str, str]
-    settings: BatchSettings = BatchSettings()  # noqa: RUF009
+    views: str
+    connection: Connection
     forms: tuple[str, ...] = ()
     has_frames: bool = True
 
@@ -76,8 +77,9 @@ class ExportJob:
         if is_url(self.target):
             from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
 
-            connection = self.settings.connection
-            return nullcontext(opened_bucket_target(self.target, self.existing, self.source, connection, is_begun))
+            return nullcontext(
+                opened_bucket_target(self.target, self.existing, self.source, self.connection, is_begun)
+            )
         return opened_folder(self.target, mode, self.existing, self.source, is_begun)
 
 
