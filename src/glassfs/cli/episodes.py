@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import click
 
@@ -41,6 +41,8 @@ from glassfs.terminal import printable
 
 PART = ".part"
 """The suffix of a file that is not complete."""
+_Rest: TypeAlias = tuple[int, int, str]
+"""Where to continue: block of the container's table, row number, and the container's version."""
 _Opened: TypeAlias = tuple[Callable[[Any], None], Callable[[SearchHit], bool], int]
 
 
@@ -230,7 +232,7 @@ def _take(
     The names of all tables to which it gives rows are appended to ``tables``.
     """
     entry = named.store.entry(named.path)
-    block, position, version = item.rest or _Rest(0, 0, str(entry.version))
+    block, position, version = item.rest or (0, 0, str(entry.version))
     # Parts of a container are read at different times, maybe by different workers.
     if version != entry.version:
         raise Changed("has been replaced by another file")
@@ -240,7 +242,7 @@ def _take(
         table = container.episodes()
         for piece in pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ():
             if size >= PIECE:  # the rest of the container is left for a later part
-                return _Rest(piece.block, position, version)
+                return piece.block, position, version
             placed.append(ContainerPiece(item.path, position, piece))
             position += piece.rows
             size += len(piece.data)
@@ -343,11 +345,3 @@ class AtomicFile:
                 with suppress(OSError):
                     os.unlink(name)
             raise
-
-
-class _Rest(NamedTuple):
-    """Where to continue: block of the container's table, row number, and the container's version."""
-
-    block: int
-    position: int
-    version: str
