@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -36,7 +36,7 @@ from glassfs.datasets.where import condition, why_none
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
 from glassfs.sizes import PIECE, counted
-from glassfs.source import Connection, Named, is_url
+from glassfs.source import Connection, is_url
 from glassfs.terminal import printable
 
 PART = ".part"
@@ -183,7 +183,7 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
                 whole.file.writelines(line for one, line in read_back(form, before) if one in containers)
         else:
             whole.begin(head(form), mark(form))
-        with writer(form, whole.file, os.path.dirname(output) or ".", whole.writing) as write:
+        with writer(form, whole.file, os.path.dirname(output) or ".", partial(outputs.writing, output)) as write:
             yield write, lambda found: found.path in containers, rows
         whole.end()
 
@@ -203,16 +203,32 @@ class Rows:
 
     def _outcome(self, opener: Opener, item: SearchHit) -> Outcome:
         placed: list[ContainerPiece] = []
-        tables: list[str] = []
+        tables: Sequence[str] = ()
         rest: _Rest | None = None
         faults: tuple[Problem, ...] = ()
         is_container = True
-        name = item.name
+        name, size = item.name, 0
         try:
             named = opener.named(item)
             name = named.store.shown(named.path)
-            rest = _take(item, named, opener, placed, tables)
-        except Exception as error:
+            entry = named.store.entry(named.path)
+            block, position, version = item.rest or (0, 0, str(entry.version))
+            # Parts of a container are read at different times, maybe by different workers.
+            if version != entry.version:
+                raise Changed("has been replaced by another file")
+            with opener.glimpsed(named, entry.version) as container:
+                tables, table = container.tables, container.episodes()
+                pieces = pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ()
+                for piece in pieces:
+                    if size >= PIECE:  # the rest of the container is left for a later part
+                        rest = piece.block, position, version
+                        break
+                    placed.append(ContainerPiece(item.path, position, piece))
+                    position += piece.rows
+                    size += len(piece.data)
+                if rest is None and table is not None and table.records is not None and position != table.rows:
+                    raise Damaged(f"has {position} rows, but its table should have {table.rows}")
+        except Exception as error:  # rows that were read before are true
             is_container = item.is_named or not isinstance(error, Unrecognised)
             if is_container:
                 faults = (fault_of(error, name),)
@@ -222,33 +238,6 @@ class Rows:
         rows = sum(one.piece.rows for one in placed)
         data = encoded(self.form, placed)
         return Outcome(faults, is_container, data, rest, opener.is_several, rows, tables=tuple(tables), known=known)
-
-
-def _take(
-    item: SearchHit, named: Named, opener: Opener, placed: list[ContainerPiece], tables: list[str],
-) -> _Rest | None:
-    """Append rows of a container to ``placed``, also if later ones cannot be read; return where to continue.
-
-    The names of all tables to which it gives rows are appended to ``tables``.
-    """
-    entry = named.store.entry(named.path)
-    block, position, version = item.rest or (0, 0, str(entry.version))
-    # Parts of a container are read at different times, maybe by different workers.
-    if version != entry.version:
-        raise Changed("has been replaced by another file")
-    size = 0
-    with opener.glimpsed(named, entry.version) as container:
-        tables += container.tables
-        table = container.episodes()
-        for piece in pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ():
-            if size >= PIECE:  # the rest of the container is left for a later part
-                return piece.block, position, version
-            placed.append(ContainerPiece(item.path, position, piece))
-            position += piece.rows
-            size += len(piece.data)
-        if table is not None and table.records is not None and position != table.rows:
-            raise Damaged(f"has {position} rows, but its table should have {table.rows}")
-    return None
 
 
 class AtomicFile:
@@ -281,13 +270,9 @@ class AtomicFile:
             if kind is None:
                 raise
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Return a context that turns errors of the system into GlassfsError with the name of the file."""
-        return outputs.writing(self._name)
-
     def begin(self, head: bytes, mark: bytes) -> None:
         """Start over with ``head``. Raises GlassfsError if there is a part that does not begin with ``mark``."""
-        with self.writing():
+        with outputs.writing(self._name):
             # An empty part, or one with the beginning of our own head, was interrupted early and has nothing to lose.
             if not mark.startswith(os.pread(self.file.fileno(), len(mark), 0)):
                 self._is_over = True
@@ -315,7 +300,7 @@ class AtomicFile:
         new = f"{self._part}-{os.urandom(8).hex()}"
         self.file = self._opened(new)
         try:
-            with self.writing():
+            with outputs.writing(self._name):
                 yield before
                 self.file.flush()
                 os.rename(new, self._part)
@@ -330,7 +315,7 @@ class AtomicFile:
 
     def end(self) -> None:
         """Give the complete file its name."""
-        with self.writing():
+        with outputs.writing(self._name):
             self.file.flush()
             os.rename(self._part, self._name)
         self._is_over = True

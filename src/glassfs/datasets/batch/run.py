@@ -36,7 +36,7 @@ class Shard(NamedTuple):
         if match is None:
             raise ValueError("is not of the form I/N, such as 0/3")
         found = cls(int(match[1]), int(match[2]))
-        if not 0 <= found.number < found.parts:
+        if found.number >= found.parts:
             raise ValueError("is out of range: with N parts, I is 0 to N-1")
         return found
 
