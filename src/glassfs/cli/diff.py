@@ -220,8 +220,9 @@ def _of_kinds(a: Node | None, b: Node | None) -> Iterator[Difference]:
         if a.target != b.target:
             yield {"difference": "link", "a": a.target, "b": b.target}
     elif a is None or b is None:
-        only = [(side, node) for side, node in (("only_a", a), ("only_b", b)) if node is not None]
-        yield from ({"difference": side, **_described(node)} for side, node in only)
+        for side, node in (("only_a", a), ("only_b", b)):
+            if node is not None:
+                yield {"difference": side, **_described(node)}
     elif type(a) is not type(b) and not (isinstance(a, Directory) and isinstance(b, Directory)):
         yield {"difference": "kind", "a": _described(a)["kind"], "b": _described(b)["kind"]}
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeAlias
 
 import click
@@ -27,7 +27,7 @@ from glassfs.datasets.batch.found import Opener
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import PIECE
-from glassfs.source import Connection, Named
+from glassfs.source import Connection
 from glassfs.terminal import printable
 from glassfs.tree import File, NestedDirectory, Tree
 from glassfs.tree.omissions import Omission
@@ -96,11 +96,15 @@ class Verification:
         try:
             named = opener.named(found)
             name = named.store.shown(named.path)
-            for fault, sentence in _faults(opener, named, name, self.threads):
-                # A check may find what reading the files has found. It names the place as that does, or in its text.
-                if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
-                    report(found.name, fault)
-                seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
+            with opener.opened(named) as (tree, container):
+                # Several threads would take longer for a small container than one.
+                is_small = container.sources[0].size <= PIECE
+                in_files = _faults_in_files(tree, name, 1 if is_small else self.threads or os.cpu_count() or 1)
+                for fault, sentence in chain(in_files, _faults_of_checks(container, "", name)):
+                    # A check may find what reading files has found. It names the place as that does, or in its text.
+                    if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
+                        report(found.name, fault)
+                    seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
         except Exception as error:
             if isinstance(error, Unrecognised) and not found.is_named:
                 return Outcome(is_container=False)
@@ -110,14 +114,6 @@ class Verification:
         for fault in faults.others:
             report(found.name, fault)
         return Outcome(faults.all, is_several=opener.is_several)
-
-
-def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Finding]:
-    with opener.opened(named) as (tree, container):
-        # Several threads would take longer for a small container than one.
-        is_small = container.sources[0].size <= PIECE
-        yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
-        yield from _faults_of_checks(container, "", name)
 
 
 def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding]:
