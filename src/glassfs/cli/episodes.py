@@ -169,7 +169,7 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
     with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
         containers = set[str]()
         rows = 0
-        if plan.is_resumed and report is not None and report.known_lines:
+        if report is not None and report.known_lines:
             with whole.resuming() as before:
                 # Rows of a container count only if all of them are there: the last container's may be incomplete.
                 found = Counter(one for one, _ in read_back(form, before))
