@@ -41,11 +41,9 @@ COMMANDS = {
 SHARED_MODULES = {"tree": "ls", "cat": "ls", "views": "formats", "umount": "status"}
 """Commands in the module of another one, under their own names."""
 MEANT = {
-    "unmount": "umount", "fusermount": "umount", "open": "mount", "dir": "ls", "list": "ls", "show": "cat",
-    "read": "cat", "print": "cat", "head": "cat", "tail": "cat", "less": "cat", "more": "cat", "copy": "export",
-    "cp": "export", "extract": "export", "unpack": "export", "convert": "export", "save": "export", "check": "verify",
-    "stat": "info", "describe": "info", "schema": "info", "compare": "diff", "cmp": "diff", "mounts": "status",
-    "ps": "status", "manual": "man",
+    "mount": "open", "umount": "unmount fusermount", "ls": "dir list", "cat": "show read print head tail less more",
+    "export": "copy cp extract unpack convert save", "verify": "check", "info": "stat describe schema",
+    "diff": "compare cmp", "status": "mounts ps", "man": "manual",
 }
 """Other names that users type for a command."""
 
@@ -90,8 +88,9 @@ def _suggestion(arguments: list[str]) -> str:
     from glassfs.source.remote.url import is_url
 
     name = arguments[0]
-    if name in MEANT:
-        return f"; did you mean '{MEANT[name]}'?"
+    for command, others in MEANT.items():
+        if name in others.split():
+            return f"; did you mean '{command}'?"
     if os.path.exists(name) or is_url(name):
         meant = f"mount {name} {arguments[1]}" if len(arguments) == 2 else f"ls {name}"
         return f"; did you mean 'glassfs {meant}'?"

@@ -21,9 +21,9 @@ from glassfs.cli.common import complain, name_of, reason_of
 from glassfs.cli.completion import connection_option, json_option, sources_argument
 from glassfs.cli.many import found_under
 from glassfs.content import Stored
-from glassfs.content.arrays import ARRAY_ROWS, STORED, Measure, statistics, stored_hash
+from glassfs.content.arrays import STORED, Measure, statistics, stored_hash
 from glassfs.content.episodes import POSITION, TEXT
-from glassfs.content.pieces import values_of
+from glassfs.content.pieces import ContainerPiece, records
 from glassfs.content.summary import CONTAINER, NUMBER
 from glassfs.datasets.joined import Joins
 from glassfs.datasets.rows import RowReader
@@ -104,7 +104,6 @@ def _found(opened: Sources, measure: Measure) -> Iterator[dict[str, Any] | tuple
     assert isinstance(opened.overview, Joins)
     files = opened.overview.files()
     yield from ((gap.path, gap.error) for gap in files.gaps)
-    columns = [CONTAINER, POSITION, *(name for name, _ in ARRAY_ROWS + measure.columns)]
     parsed = lru_cache(json.loads)  # most shapes recur
     # There is no other reader to whom an array that takes long to read would matter.
     reader = RowReader(opened.containers, TimedCalls(threading.TIMEOUT_MAX), True, measure)
@@ -114,8 +113,7 @@ def _found(opened: Sources, measure: Measure) -> Iterator[dict[str, Any] | tuple
         try:
             for one in pieces:
                 yield from ((name, error) for error in one.errors)
-                for position, values in enumerate(zip(*values_of(one.piece), strict=True), first):
-                    row = dict(zip(columns, (path, position, *values), strict=True))
+                for row in records(ContainerPiece(path, first, one.piece)):
                     with suppress(ValueError):  # a format of another package may describe it in words
                         row["shape"] = parsed(row["shape"])
                     yield row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import click
@@ -21,9 +21,11 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.url import is_url, local_name, parsed, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
+from glassfs.tree.build import SeriesDirectory
+from glassfs.tree.nodes import FIRST_EXTENSION
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
-from glassfs.view import chosen
+from glassfs.view import chosen, folder_of
 
 _KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 
@@ -91,7 +93,7 @@ def _located_url(typed: str) -> Located:
     return Located(typed, "/")
 
 
-def _demand_views(_context: click.Context, _parameter: click.Parameter, names: str) -> str:
+def _with_known_views(names: str) -> str:
     names = names.replace(",", "+")
     try:
         chosen(names)
@@ -101,7 +103,7 @@ def _demand_views(_context: click.Context, _parameter: click.Parameter, names: s
 
 
 views_option = click.option(
-    "--views", default="", metavar="NAME+NAME…", callback=_demand_views,
+    "--views", default="", metavar="NAME+NAME…", type=_with_known_views,
     help="Also show these forms of the contents, such as mp4+parquet, or all; see 'glassfs views'.",
 )
 
@@ -181,6 +183,14 @@ def nodes_from(
     yield path, node
     if isinstance(node, Directory):
         yield from tree.walk(path, on_error, on_omitted)
+
+
+def has_frames(node: Node, path: str, find: Callable[[str], Node]) -> bool:
+    """Return whether a directory has the frames of the array beside it, and nothing else; ``find`` finds by paths."""
+    with suppress(NotFound, NotADirectory):
+        array = find(f"{path}{FIRST_EXTENSION}") if isinstance(node, SeriesDirectory) else None
+        return isinstance(array, File) and array.content is not None and folder_of(array.content) is not None
+    return False
 
 
 def described(node: Node) -> str:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import click
 
-from glassfs.cli.common import complain, located, lookup, name_of, opened, reason_of, type_name
+from glassfs.cli.common import complain, has_frames, located, lookup, name_of, opened, reason_of, type_name
 from glassfs.cli.completion import complete_source, connection_option, json_option, misuse
 from glassfs.cli.layouts import layout_option
 from glassfs.content import Array, Extent, Image
@@ -25,11 +25,10 @@ from glassfs.sizes import PIECE, human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
-from glassfs.tree.build import SeriesDirectory
 from glassfs.tree.nodes import entered
 from glassfs.tree.sources.folder import ContainerDirectory, PlainFile
 from glassfs.tree.tree import demand_shallow
-from glassfs.view import folder_of, json
+from glassfs.view import json
 
 LARGEST_DOCUMENT = 8 << 20
 """Bytes; larger documents are compared by lines, as their values take many times the memory."""
@@ -174,7 +173,9 @@ class _Comparison:
                 for name in directory.names():
                     try:
                         p, q = _child(a, name), _child(b, name)
-                        if (directory is a or p is None) and not (_has_frames(a, p) and _has_frames(b, q)):
+                        # Frames of a video are the bytes of the array beside them.
+                        is_video = all(one is None or has_frames(one, name, at.child) for at, one in ((a, p), (b, q)))
+                        if (directory is a or p is None) and not is_video:
                             yield name, p, q
                     except GlassfsError as error:
                         self.report(f"{path}/{name}".lstrip("/"), error)
@@ -202,14 +203,6 @@ def _child(directory: Directory, name: str) -> Node | None:
         return None
 
 
-def _has_frames(parent: Directory, node: Node | None) -> bool:
-    """Return whether a directory, if there is one, has the frames of a video: the bytes of the array beside it."""
-    if not isinstance(node, SeriesDirectory):
-        return node is None
-    array = _child(parent, f"{node.name}.npy")
-    return isinstance(array, File) and isinstance(array.content, Array) and folder_of(array.content) is not None
-
-
 def _described(node: Node) -> Difference:
     """Return the kind of a node, and what is known of its size without reading it."""
     if isinstance(node, ContainerDirectory):
@@ -227,8 +220,9 @@ def _of_kinds(a: Node | None, b: Node | None) -> Iterator[Difference]:
         if a.target != b.target:
             yield {"difference": "link", "a": a.target, "b": b.target}
     elif a is None or b is None:
-        only = [(side, node) for side, node in (("only_a", a), ("only_b", b)) if node is not None]
-        yield from ({"difference": side, **_described(node)} for side, node in only)
+        for side, node in (("only_a", a), ("only_b", b)):
+            if node is not None:
+                yield {"difference": side, **_described(node)}
     elif type(a) is not type(b) and not (isinstance(a, Directory) and isinstance(b, Directory)):
         yield {"difference": "kind", "a": _described(a)["kind"], "b": _described(b)["kind"]}
 

@@ -10,11 +10,11 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import click
 
@@ -26,7 +26,7 @@ from glassfs.cli.many import progress as progress_over
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, SearchHit
+from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
 from glassfs.datasets.batch.found import TABLE, Opener, Search
 from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
@@ -36,11 +36,13 @@ from glassfs.datasets.where import condition, why_none
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
 from glassfs.sizes import PIECE, counted
-from glassfs.source import Connection, Named, is_url
+from glassfs.source import Connection, is_url
 from glassfs.terminal import printable
 
 PART = ".part"
 """The suffix of a file that is not complete."""
+_Rest: TypeAlias = tuple[int, int, str]
+"""Where to continue: block of the container's table, row number, and the container's version."""
 _Opened: TypeAlias = tuple[Callable[[Any], None], Callable[[SearchHit], bool], int]
 
 
@@ -86,7 +88,7 @@ def command(
     if output:
         _demand_replaceable(output, sources, plan.report)
     is_kept = bool(plan.report and output) and form != PARQUET
-    work = Rows(BatchSettings(connection=connection), form, where)
+    work = Rows(connection, form, where)
     with stoppable(is_kept), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
         run, rows, tables, known = _run(plan, search, work, bar, output)
     if output:
@@ -141,18 +143,18 @@ def _run(
     tables, known = Counter[str](), Counter[str]()
 
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
-    with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run, ExitStack() as stack:
+    with batch(plan, bar) as run, ExitStack() as stack:
         write, is_still, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
-        for done in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
-            if done.outcome.data:
-                write(done.outcome.data)
-            rows += done.outcome.rows or 0
-            known.update(done.outcome.known)
-            for fault in done.outcome.faults:
-                bar.complain(f"{done.item.name}: {fault}")
-            if done.is_last:
-                tables.update(done.outcome.tables)
-                bar.advance(done.item.size)
+        for found, outcome in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
+            if outcome.data:
+                write(outcome.data)
+            rows += outcome.rows or 0
+            known.update(outcome.known)
+            for fault in outcome.faults:
+                bar.report(found.name, fault)
+            if outcome.rest is None:
+                tables.update(outcome.tables)
+                bar.advance(found.size)
     return run, rows, tables, known
 
 
@@ -167,7 +169,7 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
     with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
         containers = set[str]()
         rows = 0
-        if plan.is_resumed and report is not None and report.known_lines:
+        if report is not None and report.known_lines:
             with whole.resuming() as before:
                 # Rows of a container count only if all of them are there: the last container's may be incomplete.
                 found = Counter(one for one, _ in read_back(form, before))
@@ -181,7 +183,7 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
                 whole.file.writelines(line for one, line in read_back(form, before) if one in containers)
         else:
             whole.begin(head(form), mark(form))
-        with writer(form, whole.file, os.path.dirname(output) or ".", whole.writing) as write:
+        with writer(form, whole.file, os.path.dirname(output) or ".", partial(outputs.writing, output)) as write:
             yield write, lambda found: found.path in containers, rows
         whole.end()
 
@@ -190,27 +192,43 @@ def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, out
 class Rows:
     """The work: the rows of each container that satisfy a condition, in parts if there are many."""
 
-    settings: BatchSettings
+    connection: Connection
     form: str
     where: str = ""
 
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
-        with closing(Opener(self.settings)) as opener:
+        with closing(Opener(self.connection)) as opener:
             yield partial(self._outcome, opener)
 
     def _outcome(self, opener: Opener, item: SearchHit) -> Outcome:
         placed: list[ContainerPiece] = []
-        tables: list[str] = []
+        tables: Sequence[str] = ()
         rest: _Rest | None = None
         faults: tuple[Problem, ...] = ()
         is_container = True
-        name = item.name
+        name, size = item.name, 0
         try:
             named = opener.named(item)
             name = named.store.shown(named.path)
-            rest = _take(item, named, opener, placed, tables)
-        except Exception as error:
+            entry = named.store.entry(named.path)
+            block, position, version = item.rest or (0, 0, str(entry.version))
+            # Parts of a container are read at different times, maybe by different workers.
+            if version != entry.version:
+                raise Changed("has been replaced by another file")
+            with opener.glimpsed(named, entry.version) as container:
+                tables, table = container.tables, container.episodes()
+                pieces = pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ()
+                for piece in pieces:
+                    if size >= PIECE:  # the rest of the container is left for a later part
+                        rest = piece.block, position, version
+                        break
+                    placed.append(ContainerPiece(item.path, position, piece))
+                    position += piece.rows
+                    size += len(piece.data)
+                if rest is None and table is not None and table.records is not None and position != table.rows:
+                    raise Damaged(f"has {position} rows, but its table should have {table.rows}")
+        except Exception as error:  # rows that were read before are true
             is_container = item.is_named or not isinstance(error, Unrecognised)
             if is_container:
                 faults = (fault_of(error, name),)
@@ -220,33 +238,6 @@ class Rows:
         rows = sum(one.piece.rows for one in placed)
         data = encoded(self.form, placed)
         return Outcome(faults, is_container, data, rest, opener.is_several, rows, tables=tuple(tables), known=known)
-
-
-def _take(
-    item: SearchHit, named: Named, opener: Opener, placed: list[ContainerPiece], tables: list[str],
-) -> _Rest | None:
-    """Append rows of a container to ``placed``, also if later ones cannot be read; return where to continue.
-
-    The names of all tables to which it gives rows are appended to ``tables``.
-    """
-    entry = named.store.entry(named.path)
-    block, position, version = item.rest or _Rest(0, 0, str(entry.version))
-    # Parts of a container are read at different times, maybe by different workers.
-    if version != entry.version:
-        raise Changed("has been replaced by another file")
-    size = 0
-    with opener.glimpsed(named, entry.version) as container:
-        tables += container.tables
-        table = container.episodes()
-        for piece in pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ():
-            if size >= PIECE:  # the rest of the container is left for a later part
-                return _Rest(piece.block, position, version)
-            placed.append(ContainerPiece(item.path, position, piece))
-            position += piece.rows
-            size += len(piece.data)
-        if table is not None and table.records is not None and position != table.rows:
-            raise Damaged(f"has {position} rows, but its table should have {table.rows}")
-    return None
 
 
 class AtomicFile:
@@ -270,8 +261,8 @@ class AtomicFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if not self._is_over and not self._is_kept:
-            with suppress(OSError):
+        with suppress(OSError):
+            if not self._is_over and not (self._is_kept and os.path.getsize(self._part)):
                 os.unlink(self._part)
         try:
             self.file.close()
@@ -279,13 +270,9 @@ class AtomicFile:
             if kind is None:
                 raise
 
-    def writing(self) -> AbstractContextManager[None]:
-        """Return a context that turns errors of the system into GlassfsError with the name of the file."""
-        return outputs.writing(self._name)
-
     def begin(self, head: bytes, mark: bytes) -> None:
         """Start over with ``head``. Raises GlassfsError if there is a part that does not begin with ``mark``."""
-        with self.writing():
+        with outputs.writing(self._name):
             # An empty part, or one with the beginning of our own head, was interrupted early and has nothing to lose.
             if not mark.startswith(os.pread(self.file.fileno(), len(mark), 0)):
                 self._is_over = True
@@ -304,26 +291,21 @@ class AtomicFile:
         part = before = self.file
         name = self._part
         if not os.path.getsize(self._part):
+            name = self._name
             try:
-                before, name = open(self._name, "rb"), self._name  # noqa: SIM115
+                before = open(name, "rb")  # noqa: SIM115
             except FileNotFoundError:
-                with suppress(OSError):
-                    os.unlink(self._part)
-                raise GlassfsError("nothing to resume: neither it nor its .part file exists", self._name) from None
+                raise GlassfsError("nothing to resume: neither it nor its .part file exists", name) from None
         # What is kept goes to a third file, so that an interruption leaves the part or the complete file as it was.
         new = f"{self._part}-{os.urandom(8).hex()}"
         self.file = self._opened(new)
         try:
-            with self.writing():
+            with outputs.writing(self._name):
                 yield before
                 self.file.flush()
                 os.rename(new, self._part)
         except BaseException as error:
-            with suppress(OSError):
-                self.file.close()
             os.unlink(new)
-            if name == self._name:
-                os.unlink(self._part)
             if isinstance(error, GlassfsError):
                 raise error.at(name) from None
             raise
@@ -333,7 +315,7 @@ class AtomicFile:
 
     def end(self) -> None:
         """Give the complete file its name."""
-        with self.writing():
+        with outputs.writing(self._name):
             self.file.flush()
             os.rename(self._part, self._name)
         self._is_over = True
@@ -348,11 +330,3 @@ class AtomicFile:
                 with suppress(OSError):
                     os.unlink(name)
             raise
-
-
-class _Rest(NamedTuple):
-    """Where to continue: block of the container's table, row number, and the container's version."""
-
-    block: int
-    position: int
-    version: str

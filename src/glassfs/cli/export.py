@@ -18,7 +18,7 @@ from functools import partial
 
 import click
 
-from glassfs.cli.common import complain, located, lookup, name_of, nodes_from, opened, views_option
+from glassfs.cli.common import located, lookup, name_of, nodes_from, opened, views_option
 from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
@@ -27,13 +27,13 @@ from glassfs.cli.many import Progress, batch, found_under, many_options, progres
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
-from glassfs.content.pieces import ContainerPiece
+from glassfs.content.pieces import ContainerPiece, records
 from glassfs.content.summary import CONTAINER, EPISODES
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problems, SearchHit
+from glassfs.datasets.batch.contract import Outcome, Problems, SearchHit
 from glassfs.datasets.batch.found import TABLE, Search, Unlisted
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
-from glassfs.datasets.table import PARQUET, records, writer
+from glassfs.datasets.table import PARQUET, writer
 from glassfs.datasets.where import why_none
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.library import open_tree
@@ -109,7 +109,6 @@ def command(
     where_to = name_of(folder)
     forms = [form for text in re.split("[+,]", only) if (form := text.lstrip("*."))]
     views = "+".join(filter(None, [views, *(form for form in forms if form in available())]))
-    settings = BatchSettings(views, connection)
     again = ""
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
@@ -117,7 +116,7 @@ def command(
             inside = [at.inner(path) for path in chosen] or [at.path]
             starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
             job = ExportJob(
-                source, name, folder, folder, existing, Links(links), starts, settings,
+                source, name, folder, folder, existing, Links(links), starts, views, connection,
                 tuple(f".{form}" for form in forms), has_frames=bool(not where or views or only),
             )
             if plan.is_plain:
@@ -172,25 +171,25 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
 
 def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None) -> Written:
     """Return how much was written. Raises NotWritten if continuing is pointless."""
-    search = found_under([job.source], job.settings.connection, has_all=True)
+    search = found_under([job.source], job.connection, has_all=True)
     with job.opened_target(tree.root.mode) as target, progress(search, plan.shard, is_shown) as bar:
         # A worker that was killed left complete files, which its successor must not refuse.
         if job.existing is Existing.REFUSE:
             job = replace(job, existing=Existing.RESUME)
         here = Export(job, tree, target, bar.complain)
         work = Exporting(replace(job, source=absolute(job.source), target=absolute(job.target)))
-        with batch(plan, bar, lambda name, fault: bar.complain(f"{name}: {fault}")) as run:
-            for done in run.outcomes(
+        with batch(plan, bar) as run:
+            for found, outcome in run.outcomes(
                 _files(plan, search, tree, job, here), work,
-                is_still=lambda found: not found.path or target.has_anything(f"/{found.path}"),
+                is_still=lambda one: not one.path or target.has_anything(f"/{one.path}"),
             ):
-                if done.outcome.fatal:
-                    raise Unusable(done.outcome.fatal)
-                for fault in done.outcome.faults:
+                if outcome.fatal:
+                    raise Unusable(outcome.fatal)
+                for fault in outcome.faults:
                     bar.complain(fault)
-                bar.advance(done.item.size)
-                if done.outcome.data is not None:
-                    here.written.add(done.outcome.data)
+                bar.advance(found.size)
+                if outcome.data is not None:
+                    here.written.add(outcome.data)
         # Tables over all containers are of no single shard: the first one writes them.
         root = tree.root
         if isinstance(root, WithJoined) and "/" in job.starts and not plan.shard.number:
@@ -250,11 +249,11 @@ class Exporting:
 
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
-        settings = self.job.settings
+        job = self.job
         with ExitStack() as stack:
-            tree = stack.enter_context(open_tree(self.job.source, views=settings.views, connection=settings.connection))
+            tree = stack.enter_context(open_tree(job.source, views=job.views, connection=job.connection))
             try:
-                target = stack.enter_context(self.job.opened_target(is_begun=True))
+                target = stack.enter_context(job.opened_target(is_begun=True))
             except NotWritten as error:
                 fatal = Outcome(is_container=False, fatal=str(error))
                 yield lambda found: fatal
@@ -310,14 +309,15 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
     Raises ClickException if there is none.
     """
     picked, known = Picked(), Counter[str]()
-    work = Rows(BatchSettings(connection=connection), PARQUET, where)
-    with batch(plan, Progress(), lambda name, fault: complain(f"{name}: {fault}")) as run:
-        for done in run.outcomes(found_under([source], connection).all(), work):
-            for fault in done.outcome.faults:
-                complain(f"{done.item.name}: {fault}")
-            known.update(done.outcome.known)
-            for piece in done.outcome.data or ():
-                above = "/" if done.item.is_named else f"/{piece.path}"
+    work = Rows(connection, PARQUET, where)
+    bar = Progress()
+    with batch(plan, bar) as run:
+        for found, outcome in run.outcomes(found_under([source], connection).all(), work):
+            for fault in outcome.faults:
+                bar.report(found.name, fault)
+            known.update(outcome.known)
+            for piece in outcome.data or ():
+                above = "/" if found.is_named else f"/{piece.path}"
                 # Each episode has a directory in one of the container's, unless the container is an episode itself.
                 node = tree.lookup(above)
                 table = joined_of(node, EPISODES) if isinstance(node, Directory) else None

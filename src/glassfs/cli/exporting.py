@@ -8,21 +8,18 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from glassfs.cli.common import nodes_from
+from glassfs.cli.common import has_frames, nodes_from
 from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
-from glassfs.datasets.batch.contract import BatchSettings, Problem
+from glassfs.datasets.batch.contract import Problem
 from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
-from glassfs.source import is_url
+from glassfs.source import Connection, is_url
 from glassfs.tree import Directory, File, Node, Symlink, Tree
-from glassfs.tree.build import SeriesDirectory
-from glassfs.tree.nodes import FIRST_EXTENSION
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
-from glassfs.view import folder_of
 
 
 class Links(str, Enum):
@@ -66,7 +63,8 @@ class ExportJob:
     existing: Existing
     links: Links
     starts: Mapping[str, str]
-    settings: BatchSettings = BatchSettings()  # noqa: RUF009
+    views: str
+    connection: Connection
     forms: tuple[str, ...] = ()
     has_frames: bool = True
 
@@ -79,8 +77,9 @@ class ExportJob:
         if is_url(self.target):
             from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
 
-            connection = self.settings.connection
-            return nullcontext(opened_bucket_target(self.target, self.existing, self.source, connection, is_begun))
+            return nullcontext(
+                opened_bucket_target(self.target, self.existing, self.source, self.connection, is_begun)
+            )
         return opened_folder(self.target, mode, self.existing, self.source, is_begun)
 
 
@@ -139,7 +138,7 @@ class Export:
             return
         above = place.rpartition("/")[0]
         is_chosen = is_needed or (self._job.has(place) and above not in self.frames)
-        if not self._job.has_frames and _has_frames(self._tree, path, node):
+        if not self._job.has_frames and has_frames(node, path, self._tree.node):
             self.frames.add(place)
             return
         if not is_chosen and isinstance(node, Directory):
@@ -284,14 +283,6 @@ class Export:
 
 def is_within(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _has_frames(tree: Tree, path: str, node: Node) -> bool:
-    """Return whether a directory has the frames of the array beside it, and nothing else."""
-    with suppress(NotFound, NotADirectory):
-        array = tree.node(f"{path}{FIRST_EXTENSION}") if isinstance(node, SeriesDirectory) else None
-        return isinstance(array, File) and array.content is not None and folder_of(array.content) is not None
-    return False
 
 
 def _leading_to(goal: str, text: str, place: str) -> str:

@@ -19,7 +19,6 @@ from glassfs.cli.completion import connection_option, json_option, sources_argum
 from glassfs.cli.layouts import layout_option
 from glassfs.content.rows import of_records
 from glassfs.content.summary import INTEGER, value_of
-from glassfs.datasets.batch.contract import BatchSettings
 from glassfs.datasets.batch.found import TABLE, Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
 from glassfs.names import component
@@ -119,7 +118,7 @@ def _described_folder(source: str, connection: Connection, quick: bool) -> dict[
     formats: dict[str, Counter[str]] = {}
     unreadable: list[str] = []
     omitted: list[str] = []
-    with closing(Opener(BatchSettings(connection=connection))) as opener:
+    with closing(Opener(connection)) as opener:
         for hit in Search([source], connection).all():
             if isinstance(hit, Unlisted):
                 lines = omitted if isinstance(hit.error, LeftOut) else unreadable

@@ -73,6 +73,10 @@ class Progress:
         with self.aside():
             complain(str(line))
 
+    def report(self, name: str, fault: object) -> None:
+        """Print what is wrong with a container."""
+        self.complain(f"{name}: {fault}")
+
     def _add_up(self, sizes: Callable[[], Iterator[int]]) -> None:
         total = 0
         try:
@@ -89,12 +93,12 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
     """Add the options to a command, which gets a ``plan``; ``resume`` describes ``--resume``."""
     options = [
         click.option(
-            "--jobs", metavar="N", default="1", callback=lambda context, parameter, text: _jobs(text),
+            "--jobs", metavar="N", default="1", type=_jobs,
             help="Number of processes; 0 or auto: one per core. Default: 1, this process.",
         ),
         click.option("--scheduler", metavar="ADDRESS", default="", help="Use the workers of this Dask scheduler."),
         click.option(
-            "--shard", metavar="I/N", default="0/1", callback=lambda context, parameter, text: _shard(text),
+            "--shard", metavar="I/N", default="0/1", type=_shard,
             help="Process only part I of N, counted from 0; a container's path decides its part.",
         ),
         click.option(
@@ -122,7 +126,7 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
     return with_options
 
 
-def _demand_condition(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+def _condition(text: str) -> str:
     if text:
         from glassfs.datasets.where import WrongCondition, condition
 
@@ -134,7 +138,7 @@ def _demand_condition(_context: click.Context, _parameter: click.Parameter, text
 
 
 where_option = click.option(
-    "--where", metavar="CONDITION", default="", callback=_demand_condition,
+    "--where", metavar="CONDITION", default="", type=_condition,
     help="Only episodes whose row satisfies this, as in \"not success and task ~ 'drawer'\".",
 )
 
@@ -159,8 +163,11 @@ def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
 
 
 @contextmanager
-def batch(plan: RunPlan, bar: Progress, show: Callable[[str, Problem], None]) -> Iterator[BatchRun]:
-    """Start a run for a ``with``. ``show`` gets the name and the fault of folders that cannot be listed."""
+def batch(
+    plan: RunPlan, bar: Progress, show: Callable[[str, Problem], None] | None = None,
+) -> Iterator[BatchRun]:
+    """Start a run for a ``with``. ``show`` gets name and fault of folders that cannot be listed, by default the bar."""
+    show = show or bar.report
     with plan.opened_report() as report, plan.workers() as workers:
         yield BatchRun(
             plan, workers, report, lambda folder: show(folder.name, fault_of(folder.error, folder.name)),

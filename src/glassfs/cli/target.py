@@ -69,7 +69,6 @@ class Target(ABC):
     @abstractmethod
     def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
         """Write a file of ``size`` bytes in pieces, each but the last PIECE long. Its mode is as for a folder.
-
         If ``pieces`` raises, the error passes through and no file is created.
         """
 
@@ -93,7 +92,6 @@ class FolderTarget(Target):
     """
 
     def __init__(self, root: int, existing: Existing, kept: Collection[Identity] = ()) -> None:
-        self._identity = _identity(os.fstat(root))
         self._existing = existing
         self._kept = kept
         self._root = root
@@ -105,7 +103,7 @@ class FolderTarget(Target):
         os.close(self._root)
 
     def is_at(self, path: str) -> bool:
-        return _identity(os.stat(path)) == self._identity
+        return os.path.samestat(os.stat(path), os.fstat(self._root))
 
     def make_folder(self, path: str, mode: int) -> None:
         above, name = self._at(path)
@@ -301,10 +299,8 @@ def _fill(descriptor: int, pieces: Iterable[memoryview]) -> None:
 
 
 def _is_zero(piece: memoryview) -> bool:
-    # Most pieces end here, without a comparison of all bytes.
-    if not piece or piece[0] or piece[-1]:
-        return False
-    return bytes(piece) == (ZEROS if len(piece) == PIECE else bytes(len(piece)))
+    # The ends of most pieces tell it, without a comparison of all bytes.
+    return not any(piece[:1]) and not any(piece[-1:]) and bytes(piece) == ZEROS[: len(piece)]
 
 
 def _component(name: str) -> bytes:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeAlias
 
 import click
@@ -22,12 +22,12 @@ from glassfs.cli.many import batch, fault_of, found_under, many_options, summary
 from glassfs.cli.many import progress as progress_over
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Container, Image, Json, Stored
-from glassfs.datasets.batch.contract import BatchSettings, Outcome, Problem, Problems, SearchHit
+from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit
 from glassfs.datasets.batch.found import Opener
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import PIECE
-from glassfs.source import Connection, Named
+from glassfs.source import Connection
 from glassfs.terminal import printable
 from glassfs.tree import File, NestedDirectory, Tree
 from glassfs.tree.omissions import Omission
@@ -61,12 +61,10 @@ def command(
             click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
     with stoppable(can_resume=bool(plan.report)), bar, batch(plan, bar, show) as run:
-        settings = BatchSettings(connection=connection, threads=plan.threads)
-        work = Verification(settings, show if run.workers is None else None)
-        for done in run.outcomes(search.all(), work):
-            found = done.item
+        work = Verification(connection, plan.threads, show if run.workers is None else None)
+        for found, outcome in run.outcomes(search.all(), work):
             if run.workers is not None:
-                for fault in done.outcome.faults:
+                for fault in outcome.faults:
                     show(found.name, fault)
             bar.advance(found.size)
     if not as_json:
@@ -76,14 +74,18 @@ def command(
 
 @dataclass(frozen=True)
 class Verification:
-    """The work: the faults of each container. ``report`` is called with each fault at once."""
+    """The work: the faults of each container, whose files are read by ``threads``, 0 for one per core.
 
-    settings: BatchSettings
+    ``report`` is called with each fault at once.
+    """
+
+    connection: Connection
+    threads: int
     report: Callable[[str, Problem], None] | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
-        with closing(Opener(self.settings)) as opener:
+        with closing(Opener(self.connection)) as opener:
             yield partial(self._outcome, opener)
 
     def _outcome(self, opener: Opener, found: SearchHit) -> Outcome:
@@ -94,11 +96,15 @@ class Verification:
         try:
             named = opener.named(found)
             name = named.store.shown(named.path)
-            for fault, sentence in _faults(opener, named, name, self.settings.threads):
-                # A check may find what reading the files has found. It names the place as that does, or in its text.
-                if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
-                    report(found.name, fault)
-                seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
+            with opener.opened(named) as (tree, container):
+                # Several threads would take longer for a small container than one.
+                is_small = container.sources[0].size <= PIECE
+                in_files = _faults_in_files(tree, name, 1 if is_small else self.threads or os.cpu_count() or 1)
+                for fault, sentence in chain(in_files, _faults_of_checks(container, "", name)):
+                    # A check may find what reading files has found. It names the place as that does, or in its text.
+                    if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
+                        report(found.name, fault)
+                    seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
         except Exception as error:
             if isinstance(error, Unrecognised) and not found.is_named:
                 return Outcome(is_container=False)
@@ -108,14 +114,6 @@ class Verification:
         for fault in faults.others:
             report(found.name, fault)
         return Outcome(faults.all, is_several=opener.is_several)
-
-
-def _faults(opener: Opener, named: Named, name: str, threads: int) -> Iterator[_Finding]:
-    with opener.opened(named) as (tree, container):
-        # Several threads would take longer for a small container than one.
-        is_small = container.sources[0].size <= PIECE
-        yield from _faults_in_files(tree, name, 1 if is_small else threads or os.cpu_count() or 1)
-        yield from _faults_of_checks(container, "", name)
 
 
 def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding]:

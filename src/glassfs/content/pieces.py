@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content.summary import Columns, Summary, value_of
+from glassfs.content.episodes import POSITION
+from glassfs.content.summary import CONTAINER, Columns, Summary, value_of
 from glassfs.errors import Damaged
 
 LAYOUT = 9
@@ -88,6 +89,18 @@ def values_of(piece: Piece) -> list[list[Any]]:
     if len(columns) != len(piece.columns) or any(len(column) != piece.rows for column in columns):
         raise Damaged("has other rows than were counted")
     return columns
+
+
+def rows_in(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
+    """Yield path, number and values of each row."""
+    for number, values in enumerate(zip(*values_of(placed.piece), strict=True), placed.first):
+        yield (placed.path, number, *values)
+
+
+def records(placed: ContainerPiece) -> Iterator[dict[str, Any]]:
+    """Yield each row by the names of its columns in a joined table."""
+    names = CONTAINER, POSITION, *(name for name, _ in placed.piece.columns)
+    return (dict(zip(names, row, strict=True)) for row in rows_in(placed))
 
 
 def as_json(value: Any) -> bytes:

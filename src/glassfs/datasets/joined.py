@@ -65,7 +65,6 @@ class Joins(Overview):
         self._starts = starts
         self._title = title
         self.calls = TimedCalls(settings.call_longest)
-        self._lock = threading.Lock()
         self._last: Snapshot | None = None
         self._until = 0.0
         self.names: dict[tuple[Hashable, frozenset[str]], set[str]] = {}
@@ -101,9 +100,7 @@ class Joins(Overview):
 
     def close(self) -> None:
         """Release the snapshots."""
-        with self._lock:
-            self._last = None
-            self._until = 0.0
+        self._last = None
 
     def tables(self, snapshot: Snapshot) -> Sequence[str]:
         """Return the names of its tables that are to be listed. No container is opened for that."""
@@ -115,9 +112,8 @@ class Joins(Overview):
         return tables
 
     def _valid(self) -> Snapshot | None:
-        with self._lock:
-            last = self._last
-            return last if last is not None and time.monotonic() < max(self._until, last.until) else None
+        last = self._last
+        return last if last is not None and time.monotonic() < max(self._until, last.until) else None
 
     def files(self) -> FileSnapshot:
         """Return all files below the starts now."""
@@ -138,9 +134,8 @@ class Joins(Overview):
         is_same = last is not None and last.state == found.state and last.is_whole
         if last is not None and is_same and not (self.is_shared and last.has_closed()):
             found = last
+        self._last = found
         self._until = ended + max(settings.table_valid, settings.table_valid_times * (ended - begun))
-        with self._lock:
-            self._last = found
         if last is not None and last is not found:
             last.retire()
         return found

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
@@ -139,23 +140,16 @@ class RowReader:
         return {file.location for file in self._files}
 
     def _of(self, file: SnapshotFile, kept: bytes | None, begun: Iterator[TablePiece] | None) -> Iterator[TablePiece]:
-        if kept is None:
-            yield from self._timed(file, begun or self._read(file))
-            return
-        if not kept:  # it has no rows
-            return
-        number = 0
-        while True:
+        number, is_last = 0, False
+        while kept and not is_last:  # without rows it is empty
             found, is_last = _unpacked(kept, file, number)
             yield found
-            if is_last:
-                return
             number += 1
-            (kept,) = self._known([(file, number)])
-            # The catalogue may have evicted a later piece and not the first one. The container has it still.
-            if kept is None:
-                yield from (one for one in self._timed(file, self._read(file)) if one.number >= number)
-                return
+            if not is_last:
+                (kept,) = self._known([(file, number)])
+        # The catalogue may have evicted a later piece and not the first one. The container has it still.
+        if kept is None:
+            yield from (one for one in self._timed(file, begun or self._read(file)) if one.number >= number)
 
     def _timed(self, file: SnapshotFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
         """Yield the pieces of a file, each read with a timeout."""
@@ -199,28 +193,23 @@ class RowReader:
         is_kept = self._catalogue is not None and is_lasting
         noted: list[TablePiece] = []
         size = 0
-        try:
-            with self._containers.glimpsed(file.location, file.version) as (container, files):
-                # The stamp is that of the container's own file. It does not cover further files, nor a file that was
-                # replaced between the walk and now: such rows would be found again under a stamp that they do not have.
-                is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
-                is_public = file.is_public and all(entry.permissions & PUBLIC_FILE == PUBLIC_FILE for _, entry in files)
-                parts = [path for path, _ in files[1:]]
-                for number, (name, directory, piece, errors) in enumerate(self._pieces(file, container, files)):
-                    found = TablePiece(name, number, piece, directory, is_public, parts, errors)
-                    size += len(piece.data)
-                    # What is left out may be in another file, so it may be there the next time.
-                    is_kept = is_kept and not errors
-                    if is_kept and size <= self.most_kept:
-                        noted.append(found)
-                    else:
-                        # Too many rows, or none are to be kept: the count goes on, so nothing is noted later.
-                        noted.clear()
-                    yield found
-        except Unrecognised:
-            if not is_kept:
-                return
-        if is_kept and size <= self.most_kept:
+        with suppress(Unrecognised), self._containers.glimpsed(file.location, file.version) as (container, files):
+            # The stamp is that of the container's own file. It does not cover further files, nor a file that was
+            # replaced between the walk and now: such rows would be found again under a stamp that they do not have.
+            is_kept = is_kept and len(container.sources) == len(files) == 1 and files[0][1].stamp == file.stamp
+            is_public = file.is_public and all(entry.permissions & PUBLIC_FILE == PUBLIC_FILE for _, entry in files)
+            parts = [path for path, _ in files[1:]]
+            for number, (name, directory, piece, errors) in enumerate(self._pieces(file, container, files)):
+                found = TablePiece(name, number, piece, directory, is_public, parts, errors)
+                size += len(piece.data)
+                # What is left out may be in another file, so it may be there the next time.
+                is_kept = is_kept and not errors and size <= self.most_kept
+                if is_kept:
+                    noted.append(found)
+                else:
+                    noted.clear()
+                yield found
+        if is_kept:
             # A file that gives no rows, or is no container, is noted as well: it need not be opened again.
             values = {self._key(file, one.number): _packed(one, one is noted[-1]) for one in noted}
             values = values or {self._key(file, 0): b""}

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from glassfs.cache import BlockCache
 from glassfs.content.episodes import TEXT
 from glassfs.content.join import Joined
-from glassfs.content.pieces import ContainerPiece, piece_of, values_of
+from glassfs.content.pieces import ContainerPiece, piece_of, records, rows_in
 from glassfs.content.summary import COLUMNS, CONTAINER, EPISODES, RECORD_COLUMNS
 from glassfs.datasets.blocks import BlockTable, RowStore
 from glassfs.errors import GlassfsError
@@ -47,25 +47,14 @@ def chosen(
                 yield ContainerPiece(path, number, piece_of([[value] for value in values], RECORD_COLUMNS))
 
 
-def records(placed: ContainerPiece) -> Iterator[dict[str, Any]]:
-    """Yield each row by the names of its columns."""
-    return (dict(zip(COLUMNS, row, strict=True)) for row in _rows(placed))
-
-
 def encoded(form: str, placed: Sequence[ContainerPiece]) -> Any:
     """Return the rows as a worker sends them: the bytes to write, or for Parquet the pieces."""
     if form == PARQUET:
         return tuple(placed)
     if form in _ALL_CSV:
         as_cell = _safe_cell if form == CSV_SAFE else cell
-        return as_csv(map(as_cell, row) for one in placed for row in _rows(one))
+        return as_csv(map(as_cell, row) for one in placed for row in rows_in(one))
     return b"".join([json.line(record) + b"\n" for one in placed for record in records(one)])
-
-
-def _rows(placed: ContainerPiece) -> Iterator[tuple[Any, ...]]:
-    """Yield the values of each row in the order of COLUMNS."""
-    for number, values in enumerate(zip(*values_of(placed.piece), strict=True), placed.first):
-        yield (placed.path, number, *values)
 
 
 def _safe_cell(value: Any) -> Any:

@@ -14,7 +14,7 @@ from glassfs.cli.export import Exporting
 from glassfs.cli.exporting import ExportJob, Links
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
-from glassfs.datasets.batch.contract import MOST_FAULTS, BatchSettings, Problem, Problems
+from glassfs.datasets.batch.contract import MOST_FAULTS, Problem, Problems
 from glassfs.datasets.batch.run import Shard
 from glassfs.source import Connection
 
@@ -31,14 +31,14 @@ def test_only_the_first_faults_are_reported() -> None:
 
 
 def test_work_is_pickled_with_its_connection() -> None:
-    settings = BatchSettings("jsonl", Connection(endpoint="http://127.0.0.1:9", key="known"), 2)
+    connection = Connection(endpoint="http://127.0.0.1:9", key="known")
     for work in (
-        Verification(settings), Rows(settings, "csv", "success"),
-        Exporting(ExportJob("/a", "a", "/b", "b", Existing.RESUME, Links.KEEP, {"/": "/"}, settings)),
+        Verification(connection, 2), Rows(connection, "csv", "success"),
+        Exporting(ExportJob("/a", "a", "/b", "b", Existing.RESUME, Links.KEEP, {"/": "/"}, "jsonl", connection)),
     ):
         found = pickle.loads(pickle.dumps(work))
         assert found == work
-        assert (found.job if isinstance(found, Exporting) else found).settings.connection.key == "known"
+        assert (found.job if isinstance(found, Exporting) else found).connection.key == "known"
 
 
 @given(PATHS, st.integers(1, 50))

@@ -22,7 +22,7 @@ from tests.waiting import SECONDS, wait_until
 
 
 def result(mapping: Iterator[Any]) -> list[str]:
-    return [fault.reason for done in mapping for fault in done.outcome.faults]
+    return [fault.reason for _, outcome in mapping for fault in outcome.faults]
 
 
 class Inline(Workers):
@@ -57,15 +57,15 @@ def test_each_item_is_processed_once(is_ordered: bool) -> None:
 
 def test_work_in_process_gives_the_same_results() -> None:
     assert result(here(works.say, works.items(10))) == list(map(str, range(10)))
-    parts = [done.outcome.data[:2] for done in here(works.in_parts, works.items(4))]
+    parts = [outcome.data[:2] for _, outcome in here(works.in_parts, works.items(4))]
     assert parts == [(f"{number}", part) for number in range(4) for part in range(number + 1)]
 
 
 def test_parts_of_containers_arrive_in_order() -> None:
     with Processes(2) as workers:
         dones = list(Mapping(works.in_parts, workers, is_ordered=True).all(works.items(9)))
-    assert [done.outcome.data[:2] for done in dones] == [(f"{n}", part) for n in range(9) for part in range(n + 1)]
-    assert [done.is_last for done in dones] == [part == n for n in range(9) for part in range(n + 1)]
+    assert [outcome.data[:2] for _, outcome in dones] == [(f"{n}", part) for n in range(9) for part in range(n + 1)]
+    assert [outcome.rest is None for _, outcome in dones] == [part == n for n in range(9) for part in range(n + 1)]
 
 
 def test_tasks_under_way_are_bounded() -> None:
@@ -101,7 +101,7 @@ def test_a_worker_that_is_killed_loses_nothing(is_ordered: bool, tmp_path: Path)
 def test_a_container_that_ends_its_workers_is_a_fault(is_ordered: bool) -> None:
     with Processes(2) as workers:
         dones = list(Mapping(works.die_of_some, workers, is_ordered).all(works.items(30)))
-    found = {done.item.name: done.outcome.faults[0].reason for done in dones}
+    found = {item.name: outcome.faults[0].reason for item, outcome in dones}
     assert len(dones) == len(found) == 30
     assert {name for name, reason in found.items() if "killed by the system" in reason} == {"7", "17", "27"}
     assert not is_ordered or list(found) == list(map(str, range(30)))

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from glassfs.errors import GlassfsError
-from glassfs.source import Connection, Kind, Path
+from glassfs.source import Kind, Path
 
 MOST_FAULTS = 1000
 """Faults reported per container; one more says how many others there are."""
@@ -17,18 +16,6 @@ MOST_FAULTS = 1000
 
 class BatchError(GlassfsError):
     """The work on many containers cannot continue."""
-
-
-@dataclass(frozen=True)
-class BatchSettings:
-    """Settings for all containers, available in every worker.
-
-    ``connection`` is how URLs are reached. ``threads`` may read the files of one container; 0: one per core.
-    """
-
-    views: str = ""
-    connection: Connection = field(default_factory=Connection)
-    threads: int = 0
 
 
 class SearchHit(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.datasets.batch.contract import BatchSettings, SearchHit
+from glassfs.datasets.batch.contract import SearchHit
 from glassfs.datasets.rows import dependencies
 from glassfs.errors import Changed, GlassfsError, Refused
 from glassfs.formats.registry import is_expected, may_be_container
@@ -107,12 +107,12 @@ class Opener:
     its main file's version does not cover those.
     """
 
-    def __init__(self, settings: BatchSettings) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.cache = BlockCache()
         self.is_several = False
         self._containers = Containers(ContainerSettings(self.cache, has_catalogue=True))
         """For glimpses: none stays open, but what formats find in them is kept for later programs."""
-        self._settings = settings
+        self._connection = connection
         self._source = ""
         self._named: Named | None = None
 
@@ -122,7 +122,7 @@ class Opener:
         named = self._named
         if named is None or self._source != found.source:
             self._close_store()
-            (named,) = locate([found.source], self._settings.connection, may_be_container, cache=self.cache)
+            (named,) = locate([found.source], self._connection, may_be_container, cache=self.cache)
             self._source, self._named = found.source, named
         return named if not found.inner else Named(named.store, (*named.path, *found.inner), found.inner[-1])
 

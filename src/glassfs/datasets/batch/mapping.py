@@ -15,7 +15,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from itertools import islice
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.datasets.batch.contract import BatchError, Outcome, Problem, SearchHit, Work
 from glassfs.datasets.batch.workers import Workers
@@ -27,18 +27,14 @@ TASKS_PER_WORKER = 3
 """Submitted tasks per worker: one runs, the others are queued."""
 
 
-class Done(NamedTuple):
-    """An outcome and its item. More outcomes of the item follow unless ``is_last``."""
-
-    item: SearchHit
-    outcome: Outcome
-    is_last: bool
+Done: TypeAlias = tuple[SearchHit, Outcome]
+"""An item and an outcome for it; more of them follow if that has a ``rest``."""
 
 
 class _TaskResult(NamedTuple):
     """The result of a task: outcomes of its first items, and the items that are left."""
 
-    outcomes: list[tuple[SearchHit, Outcome]]
+    outcomes: list[Done]
     left: list[SearchHit]
     seconds: float
 
@@ -48,7 +44,7 @@ class _Task:
     items: list[SearchHit]
     is_suspect: bool = False
     """Whether it has a single item, with which a worker may have ended."""
-    outcomes: deque[tuple[SearchHit, Outcome]] = field(default_factory=deque)
+    outcomes: deque[Done] = field(default_factory=deque)
     is_running: bool = False
     lost: int = 0
     """How often a worker ended since it is a suspect."""
@@ -59,10 +55,10 @@ def here(work: Work, items: Iterator[SearchHit]) -> Iterator[Done]:
     with work() as outcome_of:
         for item in items:
             outcome = outcome_of(item)
+            yield item, outcome
             while outcome.rest is not None:
-                yield Done(item, outcome, False)
                 outcome = outcome_of(item._replace(rest=outcome.rest))
-            yield Done(item, outcome, True)
+                yield item, outcome
 
 
 class Mapping:
@@ -174,8 +170,7 @@ class Mapping:
         """Yield the outcomes that may be passed on now."""
         for task in list(self._tasks) if self._is_ordered else [came]:
             while task.outcomes:
-                item, outcome = task.outcomes.popleft()
-                yield Done(item, outcome, outcome.rest is None)
+                yield task.outcomes.popleft()
             if task.items:
                 return
             self._tasks.remove(task)
@@ -184,7 +179,7 @@ class Mapping:
 def _run(work: Work, items: list[SearchHit], most: int) -> _TaskResult:
     """Run in a worker: as many items as time and space allow, at least one."""
     begun = time.monotonic()
-    outcomes: list[tuple[SearchHit, Outcome]] = []
+    outcomes: list[Done] = []
     left = deque(items)
     size, is_over = 0, False
     with work() as outcome_of:

@@ -36,7 +36,7 @@ class Shard(NamedTuple):
         if match is None:
             raise ValueError("is not of the form I/N, such as 0/3")
         found = cls(int(match[1]), int(match[2]))
-        if not 0 <= found.number < found.parts:
+        if found.number >= found.parts:
             raise ValueError("is out of range: with N parts, I is 0 to N-1")
         return found
 
@@ -114,25 +114,25 @@ class BatchRun:
         workers = self.workers
         faults: list[Problem] = []
         is_several, rows = False, None
-        for done in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
+        for item, outcome in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             # The caller shows the outcome before it is noted: an interruption may repeat a container, never lose one.
-            yield done
-            faults += done.outcome.faults
-            is_several = is_several or done.outcome.is_several
-            if done.outcome.rows is not None:
-                rows = (rows or 0) + done.outcome.rows
-            if done.is_last:
-                self.containers += done.outcome.is_container
+            yield item, outcome
+            faults += outcome.faults
+            is_several = is_several or outcome.is_several
+            if outcome.rows is not None:
+                rows = (rows or 0) + outcome.rows
+            if outcome.rest is None:
+                self.containers += outcome.is_container
                 omitted = sum(fault.is_omitted for fault in faults)
                 self.omitted += omitted
                 self.faults += len(faults) - omitted
                 # Without a line in the report, the next run tries the container again.
-                is_noted = done.outcome.is_container and not any(fault.is_passing for fault in faults)
+                is_noted = outcome.is_container and not any(fault.is_passing for fault in faults)
                 if self.report is not None and is_noted:
                     # Several files have no version that a listing shows: without one the container is read again.
-                    version = "" if is_several else done.item.version
+                    version = "" if is_several else item.version
                     lines = [[str(fault) for fault in faults if fault.is_omitted is kind] for kind in (False, True)]
-                    self.report.write(done.item.name, version, lines[0], done.item.path, rows, lines[1])
+                    self.report.write(item.name, version, lines[0], item.path, rows, lines[1])
                 faults, is_several, rows = [], False, None
 
     def _items(
