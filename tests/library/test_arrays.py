@@ -195,8 +195,8 @@ def shaped(count: int) -> bytes:
 
 
 @pytest.mark.parametrize("raw", [
-    b"", b"\x93NUM", b"PK\x03\x04" + bytes(40), shaped(100), shaped(1 << 50), shaped(1 << 80), shaped(-1), header("{[]: 1}"),
-    header("{'descr': '''"), header("(" * 110),
+    b"", b"\x93NUM", b"PK\x03\x04" + bytes(40), shaped(100), shaped(1 << 50), shaped(1 << 80), shaped(-1),
+    header("{[]: 1}"), header("{'descr': '''"), header("(" * 110),
 ])
 def test_files_that_are_no_arrays_are_damaged(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "a.npy").write_bytes(raw)
