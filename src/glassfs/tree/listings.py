@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from glassfs.cache.budget import MemoryBudget
@@ -33,15 +34,13 @@ class Owner(Protocol):
     def lease(self) -> Lease: ...
 
 
+@dataclass(slots=True)
 class _Listed(Generic[Children]):
     """Cached children, the bytes of the memory budget that they count for, and when they were used last."""
 
-    __slots__ = ("children", "counted", "used")
-
-    def __init__(self, children: Children, counted: int, used: float) -> None:
-        self.children = children
-        self.counted = counted
-        self.used = used
+    children: Children
+    counted: int
+    used: float
 
 
 _Key = tuple[Owner, int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -142,22 +142,21 @@ class ContainerLease(Lease):
         """
         now = list(before)
         count = len(now) - 1
-        numbers: Iterable[int] = range(1, len(now))
+        numbers: Sequence[int] = range(1, len(now))
         if parts is not None and count > parts:
             self._rounds += 1
             numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]
         store, path = self.location
-        stamps = [*((self._paths[number], before[number].stamp) for number in numbers), *self.absent]
+        names = [*(self._paths[number][-1] for number in numbers), *(other[-1] for other, _ in self.absent)]
         try:
             now[0] = store.entry(path) if own is None else own
             # Mostly nothing has changed, and a glance costs a fraction of an entry.
-            glances = store.glances(path[:-1], [other[-1] for other, _ in stamps])
-            if [found[0] if found else "" for found in glances] == [stamp for _, stamp in stamps]:
-                return tuple(now)
-            for number in numbers:
-                now[number] = store.entry(self._paths[number])
-            if any(stamp_now(store, path) != stamp for path, stamp in self.absent):
+            stamps = [found[0] if found else "" for found in store.glances(path[:-1], names)]
+            if stamps[len(numbers) :] != [stamp for _, stamp in self.absent]:
                 return None
+            for number, stamp in zip(numbers, stamps, strict=False):
+                if stamp != before[number].stamp:
+                    now[number] = store.entry(self._paths[number])
         except (Unavailable, DeviceFailed):
             raise
         except GlassfsError:
