@@ -24,8 +24,8 @@ def hide() -> None:
         return
     found = dict(secret)
     for typed in secret:
-        _, mark, query = typed.partition("?")
-        if mark and query:
+        query = typed.partition("?")[2]
+        if query:
             found[query] = "…"
     # The longest first, as a query may be a part of a URL that is a secret as a whole.
     _secrets.update(sorted(found.items(), key=lambda pair: -len(pair[0])))

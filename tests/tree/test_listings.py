@@ -89,14 +89,16 @@ def test_there_is_room_for_so_many_bytes(looks: list[tuple[int, int, int]], forg
 
 
 @pytest.fixture
-def now() -> list[float]:
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that listings see, as the only item."""
-    return [0.0]
+    now = [0.0]
+    monkeypatch.setattr("glassfs.tree.listings.monotonic", lambda: now[0])
+    return now
 
 
-def budgeted(cache: BlockCache, now: list[float]) -> Listings[Kept]:
+def budgeted(cache: BlockCache) -> Listings[Kept]:
     """Return listings of 90 bytes that count larger ones in the budget of ``cache``."""
-    listings: Listings[Kept] = Listings(cache.memory, 90, lambda: now[0])
+    listings: Listings[Kept] = Listings(cache.memory, 90)
     cache.share(listings.evict)
     return listings
 
@@ -115,7 +117,7 @@ def cached(listings: Listings[Kept], owner: Origin, count: int) -> list[int]:
 def test_large_children_count_in_the_memory_budget(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "memory", 0.05)
     cache, owner = BlockCache(4000), origin()
-    listings = budgeted(cache, now)
+    listings = budgeted(cache)
     assert filled(listings, owner, 400, 30, 1000) == [0, 1, 2]
     assert cache.used == 400 + 1000
     with cache.reserved(2900):
@@ -131,7 +133,7 @@ def test_large_children_count_in_the_memory_budget(now: list[float], monkeypatch
 def test_several_very_large_listings_take_no_more_than_the_budget(now: list[float]) -> None:
     """A single one may be larger than the budget, as it could not be listed otherwise."""
     cache, owner = BlockCache(4000), origin()
-    listings = budgeted(cache, now)
+    listings = budgeted(cache)
     assert filled(listings, owner, *[1500] * 8) == [6, 7]
     assert cache.used == 3000
     assert filled(listings, origin("other"), *[5000] * 8) == [7]
@@ -144,7 +146,7 @@ def test_several_very_large_listings_take_no_more_than_the_budget(now: list[floa
 @pytest.mark.parametrize("is_retired", [False, True])
 def test_forgotten_children_do_not_count(now: list[float], is_retired: bool) -> None:
     cache, owner = BlockCache(4000), origin()
-    listings = budgeted(cache, now)
+    listings = budgeted(cache)
     if is_retired:
         owner.lease.retire(is_replaced=False)
     assert filled(listings, owner, 500, 600) == ([] if is_retired else [0, 1])
@@ -157,7 +159,7 @@ def test_forgotten_children_do_not_count(now: list[float], is_retired: bool) -> 
 
 def test_large_children_are_dropped_when_idle(now: list[float]) -> None:
     cache, owner = BlockCache(4000), origin()
-    listings = budgeted(cache, now)
+    listings = budgeted(cache)
     assert filled(listings, owner, 200, 30, 300) == [0, 1, 2]
     now[0] = settings.listing_idle - 1
     assert not listings.drop_idle() and listings.known(owner, 0) == Kept(200)

@@ -37,7 +37,7 @@ class Layout:
 
     most, characters = 512, 32 << 10
 
-    def __init__(self, columns: Columns = ()) -> None:
+    def __init__(self, columns: Columns) -> None:
         self.dtypes = {CONTAINER: TEXT, POSITION: INTEGER}
         self.is_cut = False
         """Whether columns are left out."""

@@ -29,11 +29,6 @@ class Nested(Part):
         """Return the first bytes, about ``size`` of them at most. Raises Damaged."""
         return self.data.read(0, min(size, self.data.size)) if self.head is None else self.head(size)
 
-    @property
-    def source(self) -> NestedSource:
-        """A source over the bytes."""
-        return NestedSource(self)
-
 
 class NestedSource(Source):
     """The bytes of a nested file. It is of the same version as its container, and open as long as that is.

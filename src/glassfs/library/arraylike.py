@@ -9,7 +9,7 @@ from operator import index as integer
 from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
-from glassfs.errors import GlassfsError, Unsuited
+from glassfs.errors import Error, GlassfsError, Unsuited
 from glassfs.library import arrays, selecting
 from glassfs.library.stream import bytes_of
 from glassfs.terminal import printable
@@ -82,7 +82,7 @@ class ArrayLike(ABC):
             if is_plain_image(file):
                 values = arrays.of_pixels(arrays.image_in(bytes_of(file)))
         if values is None:
-            raise Unsuited("is not an array", part=printable(self.path))
+            raise self._error(Unsuited, "is not an array")
         if not copy:
             values.flags.writeable = False
         return values
@@ -115,8 +115,11 @@ class ArrayLike(ABC):
     def _iterated(self) -> Iterator[Any]:
         rows = selecting.rows_of(canonical(self._of_array()))
         if not self.shape:
-            raise Unsuited("is a single value and cannot be iterated", part=printable(self.path))
+            raise self._error(Unsuited, "is a single value and cannot be iterated")
         return iter(self.numpy()) if rows is None else selecting.iterated(rows)
+
+    def _error(self, kind: type[Error], reason: str) -> Error:
+        return kind(reason, part=printable(self.path))
 
     def _has_array(self, file: File) -> bool:
         """Return whether ``numpy`` of a file returns an array."""

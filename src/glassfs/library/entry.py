@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast, overload
 from glassfs import content as contents
 from glassfs.errors import (
     Changed,
-    Closed,
     Damaged,
     GlassfsError,
     IsADirectory,
@@ -36,7 +35,6 @@ from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.session import LibrarySession, OpenArguments, named
 from glassfs.library.stream import bytes_of, stream_of, value_of
 from glassfs.source import Connection
-from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
 from glassfs.tree.nodes import FIRST_EXTENSION, XATTR_PREFIX
 from glassfs.tree.omissions import as_attributes
@@ -134,7 +132,7 @@ class Entry(ArrayLike):
             try:
                 return self._selected(key)
             except IsADirectory as error:
-                raise Unsuited("is a directory, whose entries have names", part=printable(self.path)) from error
+                raise self._error(Unsuited, "is a directory, whose entries have names") from error
         try:
             return self._at(key)
         except NoSuchEntry as error:
@@ -166,7 +164,7 @@ class Entry(ArrayLike):
         if not self._is_array():
             return sum(1 for _ in self._directory().names())
         if not self.shape:
-            raise Unsuited("is a single value and has no length", part=printable(self.path))
+            raise self._error(Unsuited, "is a single value and has no length")
         return self.shape[0]
 
     def __bool__(self) -> bool:
@@ -232,7 +230,7 @@ class Entry(ArrayLike):
                 return arrays.image_of(content) or arrays.image_in(bytes_of(file))
             if is_plain_image(file):
                 return arrays.image_in(bytes_of(file))
-        raise self._unsuited("an image")
+        raise self._error(Unsuited, "is not an image")
 
     def bytes(self) -> builtins.bytes:
         """Return all bytes of a file."""
@@ -249,7 +247,7 @@ class Entry(ArrayLike):
             file = self._file()
             if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
                 return value_of(file)
-        raise self._unsuited("JSON")
+        raise self._error(Unsuited, "is not JSON")
 
     def table(self) -> Table:
         """Return the table of a directory of columns, or of a view's ``.parquet`` file."""
@@ -257,7 +255,7 @@ class Entry(ArrayLike):
 
         found = table_of(self._entered, self._session.paths, self._path)
         if found is None:
-            raise self._unsuited("a table")
+            raise self._error(Unsuited, "is not a table")
         return found
 
     def open(self) -> io.BufferedReader:
@@ -312,15 +310,13 @@ class Entry(ArrayLike):
             return node
         if node is not None:
             self._identity = self._identity or version_of(node)
-        if session.is_closed:
-            raise Closed("was closed", session.asked.shown)
         era = session.era
         _, node = session.paths.find(self._path)
         # An entry that was unpickled, or outlived a fork, must be of the version that it was found in.
         if self._identity and isinstance(node, Directory):
             node.enter()  # a presumed container has no version to compare
         if self._identity and version_of(node) != self._identity:
-            raise Changed(REPLACED, part=printable(self.path))
+            raise self._error(Changed, REPLACED)
         self._node, self._era = node, era
         return node
 
@@ -337,18 +333,16 @@ class Entry(ArrayLike):
         return node
 
     def _at(self, path: str) -> Entry:
-        session = self._session
-        if session.is_closed:
-            raise Closed("was closed", session.asked.shown)
+        paths = self._session.paths
         if isinstance(self._node, File) and self._path != "/":
-            raise NotADirectory("is not a directory", part=printable(self.path))
-        found, node = session.paths.find(below(self._path, path))
-        return Entry(session, found, node)
+            raise self._error(NotADirectory, "is not a directory")
+        found, node = paths.find(below(self._path, path))
+        return Entry(self._session, found, node)
 
     def _directory(self) -> Directory:
         node = self._entered
         if not isinstance(node, Directory):
-            raise NotADirectory("is not a directory", part=printable(self.path))
+            raise self._error(NotADirectory, "is not a directory")
         return node
 
     def _file(self) -> File:
@@ -357,7 +351,7 @@ class Entry(ArrayLike):
             return node
         node = self._entered
         if not isinstance(node, File):
-            raise IsADirectory("is a directory", part=printable(self.path))
+            raise self._error(IsADirectory, "is a directory")
         return node
 
     def _mapping(self) -> Mapping[str, Entry]:
@@ -396,9 +390,6 @@ class Entry(ArrayLike):
             return self._found
         except GlassfsError:
             return None
-
-    def _unsuited(self, wanted: str) -> Unsuited:
-        return Unsuited(f"is not {wanted}", part=printable(self.path))
 
 
 class Library(Entry):

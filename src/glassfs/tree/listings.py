@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
 from glassfs.cache.budget import MemoryBudget
@@ -33,15 +34,13 @@ class Owner(Protocol):
     def lease(self) -> Lease: ...
 
 
+@dataclass(slots=True)
 class _Listed(Generic[Children]):
     """Cached children, the bytes of the memory budget that they count for, and when they were used last."""
 
-    __slots__ = ("children", "counted", "used")
-
-    def __init__(self, children: Children, counted: int, used: float) -> None:
-        self.children = children
-        self.counted = counted
-        self.used = used
+    children: Children
+    counted: int
+    used: float
 
 
 _Key = tuple[Owner, int]
@@ -57,11 +56,8 @@ class Listings(Generic[Children]):
     directory is listed in many calls.
     """
 
-    def __init__(
-        self, memory: MemoryBudget, limit: int = LISTING_BYTES, clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, memory: MemoryBudget, limit: int = LISTING_BYTES) -> None:
         self._memory = memory
-        self._clock = clock
         self._cached: LRU[_Key, _Listed[Children]] = LRU(limit)
         self._large: dict[_Key, _Listed[Children]] = {}
         """Those among them that are large."""
@@ -85,7 +81,7 @@ class Listings(Generic[Children]):
         if listed is None:
             return None
         if listed.counted:
-            listed.used = self._clock()
+            listed.used = monotonic()
         return listed.children
 
     def forget(self, lease: Lease) -> None:
@@ -101,7 +97,7 @@ class Listings(Generic[Children]):
 
     def drop_idle(self) -> bool:
         """Drop large children that were not used for ``settings.listing_idle``; return whether there were some."""
-        before = self._clock() - settings.listing_idle
+        before = monotonic() - settings.listing_idle
         with self._lock:
             counted = self._dropped(key for key, large in self._large.items() if large.used < before)
         self._release(counted)
@@ -113,7 +109,7 @@ class Listings(Generic[Children]):
         with self._lock:
             oldest = sorted(self._large.items(), key=lambda item: item[1].used)
             for key, large in oldest:
-                is_in_use = self._clock() - large.used < settings.listing_in_use
+                is_in_use = monotonic() - large.used < settings.listing_in_use
                 is_protected = is_in_use and large.counted <= self._memory.limit // 4
                 if freed >= wanted or (is_protected and large is oldest[-1][1]):
                     break
@@ -125,7 +121,7 @@ class Listings(Generic[Children]):
         is_large = children.cost > limit * 2 // 3
         counted = min(children.cost, self._memory.limit // 2) if is_large else 0
         self._release(-counted)
-        listed = _Listed(children, counted, self._clock())
+        listed = _Listed(children, counted, monotonic())
         dropped = []
         with self._lock:
             self._keys_of.setdefault(lease, set()).add(key)

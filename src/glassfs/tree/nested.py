@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from glassfs.content import Nested
+from glassfs.content import Nested, NestedSource
 from glassfs.errors import Damaged
 from glassfs.formats.registry import HEAD, INDEX, Head, may_be_container, recognise
 from glassfs.tree.nodes import XATTR_PREFIX, File, OpenNested, Origin, Settled, Standing, error_of
@@ -23,7 +23,7 @@ def is_container(nested: Nested) -> bool:
     if not may_be_container(name) or name.lower().endswith(INDEX):  # there are no files beside it
         return False
     # Depth and expansion are those of the whole way from the outermost file, which a bomb would multiply.
-    source = nested.source
+    source = NestedSource(nested)
     if source.depth > MOST_DEPTH or source.expansion > MOST_EXPANSION:
         return False
     if source.is_remote:

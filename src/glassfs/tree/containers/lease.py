@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -142,7 +142,7 @@ class ContainerLease(Lease):
         """
         now = list(before)
         count = len(now) - 1
-        numbers: Iterable[int] = range(1, len(now))
+        numbers: Sequence[int] = range(1, len(now))
         if parts is not None and count > parts:
             self._rounds += 1
             numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]

@@ -110,20 +110,20 @@ class Usage:
         self._made_of = made_of
         self._sum = 0
         self._is_known = threading.Event()
-        self._is_running = False
         self._next = 0.0
+        """When to sum up again; never while a thread does."""
         self._lock = threading.Lock()
 
     def __call__(self) -> int:
         with self._lock:
-            is_due = not self._is_running and time.monotonic() >= self._next
+            is_due = time.monotonic() >= self._next
             if is_due:
-                self._is_running = True
+                self._next = float("inf")
         if is_due:
             try:
                 threads.start("usage", self._run)
             except Unavailable:  # the next caller tries again
-                self._is_running = False
+                self._next = 0.0
         self._is_known.wait(settings.usage_wait)
         return self._sum
 
@@ -142,7 +142,6 @@ class Usage:
             self._is_known.set()
             now = time.monotonic()
             self._next = now + max(settings.usage_valid, settings.usage_valid_times * (now - begun))
-            self._is_running = False
 
     def _sizes(self, location: Location) -> Iterator[int]:
         """Yield the sizes of the files at and below a location."""
