@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
 from writers.kinodb import KinoWriter
-from writers.safetensors import write_safetensors
+from writers.safetensors import described, packed, write_safetensors
 from writers.wshard import WShardWriter
 
 from glassfs.codec import compression
@@ -28,6 +28,7 @@ from tests.cli.conftest import FRAMES, sparse_store
 from tests.cli.glassfs_command import fails, glassfs
 
 Files = tuple[Path, Path]
+SHARDED = "model.safetensors.index.json"
 
 
 @pytest.fixture
@@ -222,15 +223,15 @@ def test_only_chunks_that_differ_are_decoded(files: Files, monkeypatch: pytest.M
 
 def test_equal_stored_bytes_are_not_decoded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(5000.0)
-    packed = files[0].with_suffix(".npz"), files[1].with_suffix(".npz")
-    np.savez_compressed(packed[0], x=values, y=values)
-    np.savez_compressed(packed[1], x=values, y=values[::-1])
+    paths = files[0].with_suffix(".npz"), files[1].with_suffix(".npz")
+    np.savez_compressed(paths[0], x=values, y=values)
+    np.savez_compressed(paths[1], x=values, y=values[::-1])
     read = []
     monkeypatch.setattr(compression, "decompress_stream", lambda *words: read.append(words))
     monkeypatch.setattr(compression, "decompress", lambda *words: read.append(words))
-    assert found(f"{packed[0]}/x.npy", f"{packed[1]}/x.npy") == {} and not read
+    assert found(f"{paths[0]}/x.npy", f"{paths[1]}/x.npy") == {} and not read
     monkeypatch.undo()
-    assert list(found(*packed)) == ["y.npy"]
+    assert list(found(*paths)) == ["y.npy"]
 
 
 def test_types_that_are_shown_alike_differ(files: Files) -> None:
@@ -245,6 +246,9 @@ def test_types_that_are_shown_alike_differ(files: Files) -> None:
     ]
     np.savez(files[0].with_suffix(".npz"), x=values.astype("f4"), y=values.astype("f4"))
     assert found(files[0].with_suffix(".npz"), f"{a}/tensors") == {}  # containers of two formats
+    for path, shape in ((a, [8]), (b, [2, 4])):  # no type of NumPy has four bits
+        path.write_bytes(packed({"x": described("F4", shape, 0, 4)}, b"word"))
+    assert glassfs("diff", a, b).lines == ["tensors/x.bin: [8] → [2, 4]"]
 
 
 def robot(path: Path, frames: Any, task: str = "pick") -> None:
@@ -300,12 +304,18 @@ def test_documents_are_compared_by_keys(files: Files) -> None:
         (folder / "same.json").write_text(json.dumps(document["deep"][0], indent=3 if folder == a else None) + " ")
         (folder / "broken.json").write_text(f"{{\n{folder.name}\n")
         (folder / "long.json").write_text("[" * 100_000 + folder.name)
+        (folder / "value.json").write_text(json.dumps(folder.name))
+        (folder / "wide.json").write_text(json.dumps({"k" * 300: folder.name}))
+    (a / "ended.txt").write_text("x\n")
+    (b / "ended.txt").write_text("x")
     done = glassfs("diff", a, b)
     assert done.lines == [
         'broken.json: 1 of 2 lines differ, first line 2: a → b',
+        r"ended.txt: 1 of 1 lines differ, first line 1: x\n → x",
         "info.json: x: 1 → 1.5", "info.json: deep.1.y: null → []", "info.json: true: true → 1",
         f'info.json: gone: "text", only in {a}', f"info.json: deep.2: 2, only in {b}",
         f'long.json: 1 of 1 lines differ, first line 1: …{"[" * 20}a → …{"[" * 20}b',
+        'value.json: "a" → "b"', f'wide.json: {"k" * 255}…: "a" → "b"',
     ]
     assert done.status == 1
     by_key = [json.loads(line) for line in glassfs("diff", "--json", a, b).lines]
@@ -366,6 +376,20 @@ def test_what_is_not_shown_is_no_equality(files: Files) -> None:
     assert (done.lines, done.status) == ([], 2)
     names = [line.partition(": omitted: external link: ")[0] for line in done.errors[:2]]
     assert names == [f"glassfs: {a}: /far", f"glassfs: {b}: /far"]
+
+
+def test_shards_that_both_models_lack_are_no_equality(files: Files) -> None:
+    for path in files:
+        (path.parent / SHARDED).write_text('{"weight_map": {"x": "here.safetensors", "y": "gone.safetensors"}}')
+        write_safetensors(path.parent / "here.safetensors", {"x": np.zeros(2)})
+    done = glassfs("diff", *(path.parent / SHARDED for path in files))
+    assert (done.lines, done.status, len(done.errors)) == ([], 2, 3)
+    assert "tensors/gone.safetensors: is missing, and with it 1 tensor: y" in done.errors[0]
+
+
+def test_infinite_gaps_are_no_multiple_of_a_number(files: Files) -> None:
+    a, b = saved(files, ".npz", {"x": np.array([np.inf, 1])}, {"x": np.array([-np.inf, 1])})
+    assert "1 of 2 items differ by up to inf, first at [0]" in glassfs("diff", a, b).lines[0]
 
 
 def test_memory_does_not_grow_with_arrays(files: Files) -> None:

@@ -6,6 +6,8 @@ import gc
 import io
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,13 @@ from tests.cli.glassfs_command import fails, glassfs
 def test_unknown_commands_get_a_suggestion(typed: str, meant: str) -> None:
     fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)
     fails(glassfs(typed, "x"), f"no such command: '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
+
+
+def test_closed_streams_are_no_errors(store: Path) -> None:
+    command = f"'{sys.executable}' -m glassfs"
+    for words in (f"ls '{store}' >&-", f"ls '{store}' >&- 2>&-", f"ls '{store}/nothing' 2>&-; test $? = 1"):
+        done = subprocess.run(f"{command} {words}", shell=True, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
 
 
 @pytest.mark.parametrize(("typed", "meant"), [

@@ -111,6 +111,8 @@ def glassfs() -> None:
 def main() -> None:
     """Run the program."""
     hide()
+    # What was closed before, as by ``>&-``, would be None here, and the number of a file that is opened later.
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # escape what the terminal's encoding lacks
             stream.reconfigure(errors="backslashreplace")

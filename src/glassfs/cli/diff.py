@@ -16,7 +16,7 @@ import click
 from glassfs.cli.common import complain, has_frames, located, lookup, name_of, opened, reason_of, type_name
 from glassfs.cli.completion import complete_source, connection_option, json_option, misuse
 from glassfs.cli.layouts import layout_option
-from glassfs.content import Array, Extent, Image
+from glassfs.content import Array, Extent, Image, Undecoded
 from glassfs.content import differences as content
 from glassfs.content.differences import Difference, Tolerance
 from glassfs.errors import GlassfsError, NotFound
@@ -25,6 +25,7 @@ from glassfs.sizes import PIECE, human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
+from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.nodes import entered
 from glassfs.tree.sources.folder import ContainerDirectory, PlainFile
 from glassfs.tree.tree import demand_shallow
@@ -34,8 +35,8 @@ LARGEST_DOCUMENT = 8 << 20
 """Bytes; larger documents are compared by lines, as their values take many times the memory."""
 MOST_PRINTED = 10
 """Keys of one document, and frames of one directory, that are printed without --json."""
-MOST_CHARACTERS = 60
-"""Of a value that is printed without --json."""
+MOST_CHARACTERS, LONGEST_KEY = 60, 255
+"""Of a value, and of the keys that lead to it, that are printed without --json."""
 READ_TWICE = 64 << 20
 """Bytes of a container that is read as a whole before what is in it."""
 _TEXTS = (".json", ".jsonl", ".txt", ".csv", ".md", ".yaml", ".toml")
@@ -140,6 +141,8 @@ class _Comparison:
         if a.origin.identity == b.origin.identity and a.ino == b.ino:
             return
         with a.origin.lease, b.origin.lease:
+            if isinstance(x, Undecoded) and isinstance(y, Undecoded):
+                yield from content.of_types(x, y)
             sizes = a.size, b.size  # finding them has a limit of work, unlike reading
             if isinstance(x, Array) and isinstance(y, Array):
                 yield from content.of_arrays(x, y, self._tolerance, a.origin.format == b.origin.format)
@@ -190,7 +193,9 @@ def _are_same(a: Directory, b: Directory) -> bool:
         return are_roots or a.ino == b.ino
     with a.origin.lease as p, b.origin.lease as q:
         is_cheap = p.size <= READ_TWICE and not any(source.is_remote for source in (*p.sources, *q.sources))
-        return are_roots and is_cheap and len(p.sources) == len(q.sources) and all(
+        # What is in a file that both lack cannot be compared.
+        is_whole = not any(isinstance(lease, ContainerLease) and lease.absent for lease in (p, q))
+        return are_roots and is_cheap and is_whole and len(p.sources) == len(q.sources) and all(
             content.are_equal(Extent(x, 0, x.size), Extent(y, 0, y.size))
             for x, y in zip(p.sources, q.sources, strict=True)
         )
@@ -265,9 +270,10 @@ def _sentence(found: Difference, names: Sequence[str]) -> str:
         lines = f"{found['differing']:,} of {max(found['lines_a'], found['lines_b']):,} lines differ"
         return f": {lines}, first line {found['first']:,}: {_change(found['first_a'], found['first_b'])}"
     name = ".".join(map(str, found["key"])) if kind == "key" else kind
+    name = f"{_cut(name, most=LONGEST_KEY)}: " if name else ""  # a document may be a single value
     if "a" in found and "b" in found:
-        return f": {name}: {_change(found['a'], found['b'])}"
-    return f": {name}: {_cut(_text(found.get('a', found.get('b'))))}, only in {names['b' in found]}"
+        return f": {name}{_change(found['a'], found['b'])}"
+    return f": {name}{_cut(_text(found.get('a', found.get('b'))))}, only in {names['b' in found]}"
 
 
 def _of_array(found: Difference) -> Iterator[str]:
@@ -293,7 +299,10 @@ def _rounded(number: float) -> str:
 
 def _change(a: Any, b: Any) -> str:
     """Return two values, long ones from where they begin to differ."""
-    texts = _text(a), _text(b)
+    whole = _text(a), _text(b)
+    texts = [text.rstrip("\n") for text in whole]
+    if texts[0] == texts[1]:  # a last line without an end
+        texts = list(whole)
     differing = (number for number, (p, q) in enumerate(zip(*texts, strict=False)) if p != q)
     start = max(0, next(differing, 0) - 20) if max(map(len, texts)) > MOST_CHARACTERS else 0
     return " → ".join(_cut(text, start) for text in texts)
@@ -301,9 +310,9 @@ def _change(a: Any, b: Any) -> str:
 
 def _text(value: Any) -> str:
     """Return a line of a text, or a value as JSON."""
-    return value.decode("utf-8", "replace").rstrip("\n") if isinstance(value, bytes) else json.line(value).decode()
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else json.line(value).decode()
 
 
-def _cut(text: str, start: int = 0) -> str:
-    end = start + MOST_CHARACTERS
+def _cut(text: str, start: int = 0, most: int = MOST_CHARACTERS) -> str:
+    end = start + most
     return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"

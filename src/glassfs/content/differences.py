@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from glassfs.codec.compression import NONE
 from glassfs.content import dtypes
 from glassfs.content.data import Data, Extent
-from glassfs.content.model import Array, Image
+from glassfs.content.model import Array, Image, Undecoded
 from glassfs.errors import TooLarge
 
 if TYPE_CHECKING:
@@ -73,6 +73,13 @@ def _leaves(value: Any, key: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
         return
     for name, inner in value.items() if isinstance(value, dict) else enumerate(value):
         yield from _leaves(inner, (*key, name))
+
+
+def of_types(a: Undecoded, b: Undecoded) -> Iterator[Difference]:
+    """Yield at most one difference, of types and shapes."""
+    described = [{"dtype": one.type_name, "shape": list(one.shape)} for one in (a, b)]
+    if described[0] != described[1]:
+        yield {"difference": "array", "a": described[0], "b": described[1]}
 
 
 def pixels(image: Image) -> Array:
@@ -186,7 +193,6 @@ def _of_items(a: Array, b: Array, shape: tuple[int, ...], common: str, tolerance
 
 def _measure(found: Difference, x: NDArray[Any], y: NDArray[Any]) -> None:
     """Add by how much numbers differ that do."""
-    import numpy as np
 
     p, q = x == x, y == y
     if not (p.all() and q.all()):
@@ -197,8 +203,9 @@ def _measure(found: Difference, x: NDArray[Any], y: NDArray[Any]) -> None:
     gaps, sizes = _gaps(x, y)
     ratios = gaps / sizes
     for name, values in (("max_abs", gaps), ("max_rel", ratios if sizes.all() else ratios[sizes > 0])):
+        values = values[values == values]  # infinity is no number of times another one
         if len(values):
-            found[name] = max(found.get(name, 0), np.fmax.reduce(values).item())
+            found[name] = max(found.get(name, 0), values.max().item())
 
 
 def _differing(x: NDArray[Any], y: NDArray[Any], tolerance: Tolerance) -> NDArray[np.bool_]:

@@ -5,7 +5,6 @@ Runs while the process has one thread. A mount that hangs at the mount point doe
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Sequence
 
@@ -16,11 +15,9 @@ from glassfs.source.mountinfo import FILE_SYSTEM, glassfs_devices
 from glassfs.source.remote.options import demand_plain, meant_by
 from glassfs.source.remote.url import is_url, local_name
 
-log = logging.getLogger(__name__)
 
-
-def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> None:
-    """Check sources and mount point, and unmount a dead glassfs mount at the mount point.
+def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> str:
+    """Check sources and mount point, and unmount a dead glassfs mount at the mount point; return a record about that.
 
     No server is asked: the daemon opens remote sources. Raises MountError with what to do.
     """
@@ -35,7 +32,7 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
         if os.stat(source).st_dev in glassfs_devices():
             raise MountError(f"{source}: is on a mount of glassfs, which cannot be mounted again")
     # Before anything touches the mount point: a dead mount there answers nothing, and one that hangs never does.
-    _check_nothing_is_mounted(mountpoint)
+    removed = _check_nothing_is_mounted(mountpoint)
     if not os.path.exists(mountpoint):
         raise MountError(f"{mountpoint}: the mount point does not exist; 'mkdir -p {mountpoint}' first")
     if not os.path.isdir(mountpoint):
@@ -51,25 +48,25 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> Non
             if os.path.isdir(folder) and _is_inside(os.path.dirname(os.path.abspath(written)), folder):
                 # Each line of a log about a change in the source would be a change in the source.
                 raise MountError(f"{written}: lies inside {folder}, and glassfs writes to it; name a file outside")
+    return removed
 
 
-def _check_nothing_is_mounted(mountpoint: str) -> None:
+def _check_nothing_is_mounted(mountpoint: str) -> str:
     path = system.real_path(mountpoint)
     existing = system.mount_at(path)
     if existing is None or existing.file_system != FILE_SYSTEM:
-        return
+        return ""
     from glassfs.mount import probe
 
     (state,) = probe.ask([lambda: b"dead" if system.is_dead(path) else b"alive"])
     if state == b"dead":
-        log.warning("%s: unmounting a glassfs mount whose daemon is gone", mountpoint)
         system.unmount(path, lazy=True)
-    elif state == b"alive":
+        return f"{mountpoint}: a glassfs mount whose daemon is gone was unmounted"
+    if state == b"alive":
         advice = f"'glassfs umount {mountpoint}' first"
         raise MountError(f"{mountpoint}: {existing.source} is mounted there already; {advice}")
-    else:
-        advice = f"'glassfs umount --lazy {mountpoint}' removes it"
-        raise MountError(f"{mountpoint}: {existing.source} is mounted there and does not answer; {advice}")
+    advice = f"'glassfs umount --lazy {mountpoint}' removes it"
+    raise MountError(f"{mountpoint}: {existing.source} is mounted there and does not answer; {advice}")
 
 
 def _is_inside(path: str, folder: str) -> bool:

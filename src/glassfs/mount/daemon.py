@@ -38,9 +38,12 @@ def mount(
         if own is not None:
             at_end.callback(own.remove)
         _open_standard_descriptors()
+        removed = check(sources, mountpoint, options)
+        # Only now, as a log may not be made in the source or the mount point.
         logs.configure(options.log_file, is_daemon)
+        if removed:
+            log.warning("%s", removed)
         process.raise_descriptor_limit()
-        check(sources, mountpoint, options)
         if is_daemon:
             _start(sources, mountpoint, options, own)
             at_end.pop_all()  # the daemon removes it
