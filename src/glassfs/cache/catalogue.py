@@ -103,12 +103,8 @@ class Catalogue:
             return None
 
         def task() -> Result | None:
-            try:
-                cache = self._opened()
-                return None if cache is None else do(cache)
-            except Exception as error:
-                log.warning("the catalogue failed: %s: %s", type(error).__name__, error)
-                return None
+            cache = self._opened()
+            return None if cache is None else do(cache)
 
         try:
             return self._pool.submit(task)
@@ -124,7 +120,7 @@ class Catalogue:
                     from glassfs.persistent.cache import PersistentCache
 
                     self._cache = PersistentCache(folder, self._budget, FILE, logging.DEBUG, made=2)
-            except Refused as error:
+            except (Refused, ImportError) as error:
                 log.debug("no catalogue: %s", error)
             if self._cache is None:
                 self._pause_until = time.monotonic() + settings.catalogue_wait
