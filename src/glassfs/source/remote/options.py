@@ -102,7 +102,8 @@ def connection_from(texts: Sequence[str]) -> Connection:
 
 def public_options(connection: Connection) -> dict[str, object]:
     """Return the options of a connection that other users may see."""
-    return {name.partition("=")[0]: getattr(connection, name.partition("=")[0]) for name in DESCRIPTIONS}
+    names = (option.partition("=")[0] for option in DESCRIPTIONS)
+    return {name: getattr(connection, name) for name in names}
 
 
 def demand_plain(name: str) -> None:
