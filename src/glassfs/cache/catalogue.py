@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 SWITCH = "GLASSFS_CATALOGUE"
 """The environment variable that switches the catalogue off with ``no``."""
 FOLDER, FILE = "glassfs", "catalogue.sqlite"
+BUDGET = 256 << 20
+"""Bytes that the file may have."""
 MOST_FOUND = 8 << 20
 """Bytes after which ``find`` returns no more at a time."""
 
@@ -40,14 +42,13 @@ log = logging.getLogger(__name__)
 
 
 class Catalogue:
-    """The catalogue of up to ``budget`` bytes in the folder that ``find_folder`` returns, on a thread of its own.
+    """The catalogue in the folder that ``find_folder`` returns, on a thread of its own.
 
     The folder and its parent are made if missing. Without a folder the catalogue is empty.
     """
 
-    def __init__(self, find_folder: Callable[[], str | None], budget: int = 256 << 20) -> None:
+    def __init__(self, find_folder: Callable[[], str | None]) -> None:
         self._find_folder = find_folder
-        self._budget = budget
         self._pool = DaemonPool("catalogue", most=1)
         self._cache: PersistentCache | None = None
         self._pause_until = 0.0
@@ -103,12 +104,8 @@ class Catalogue:
             return None
 
         def task() -> Result | None:
-            try:
-                cache = self._opened()
-                return None if cache is None else do(cache)
-            except Exception as error:
-                log.warning("the catalogue failed: %s: %s", type(error).__name__, error)
-                return None
+            cache = self._opened()
+            return None if cache is None else do(cache)
 
         try:
             return self._pool.submit(task)
@@ -123,8 +120,8 @@ class Catalogue:
                 if folder is not None:
                     from glassfs.persistent.cache import PersistentCache
 
-                    self._cache = PersistentCache(folder, self._budget, FILE, logging.DEBUG, made=2)
-            except Refused as error:
+                    self._cache = PersistentCache(folder, BUDGET, FILE, logging.DEBUG, made=2)
+            except (Refused, ImportError) as error:
                 log.debug("no catalogue: %s", error)
             if self._cache is None:
                 self._pause_until = time.monotonic() + settings.catalogue_wait

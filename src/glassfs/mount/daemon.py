@@ -14,7 +14,7 @@ from contextlib import ExitStack
 
 from glassfs.arguments import harmless
 from glassfs.errors import GlassfsError
-from glassfs.mount import logs, process
+from glassfs.mount import logs, process, system
 from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
 from glassfs.mount.mountpoint import OwnMountPoint
@@ -105,10 +105,7 @@ def _become_daemon(
 
 def _detach(pipe: int) -> None:
     """Report readiness to the parent and detach from its terminal."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in (0, 1, 2):
-        os.dup2(null, number)
-    os.close(null)
+    system.silence()
     try:
         os.write(pipe, b"ready")
     except BrokenPipeError:  # the parent was killed while it waited for a server

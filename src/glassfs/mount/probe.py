@@ -76,9 +76,7 @@ def _answer(question: Question, readable: int, writable: int) -> NoReturn:
     try:
         os.close(readable)
         # A reader of this program's output must not have to wait for a child that hangs.
-        null = os.open(os.devnull, os.O_RDWR)
-        for number in (0, 1, 2):
-            os.dup2(null, number)
+        system.silence()
         answer = question()
         while answer:
             answer = answer[os.write(writable, answer) :]

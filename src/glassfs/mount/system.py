@@ -1,4 +1,4 @@
-"""Find mounts in the system's table, unmount them, and set their read-ahead."""
+"""Find mounts in the system's table, unmount them, set their read-ahead, and detach processes from terminals."""
 
 from __future__ import annotations
 
@@ -82,6 +82,14 @@ def detached(path: str, lazy: bool) -> int:
 def fusermount() -> str | None:
     """Return the path of the program that mounts and unmounts for users, of libfuse 3 or libfuse 2; None for none."""
     return shutil.which("fusermount3") or shutil.which("fusermount")
+
+
+def silence() -> None:
+    """Have the standard descriptors of this process lead to /dev/null."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.close(null)
 
 
 def raise_read_ahead(device: str, size: int) -> bool:

@@ -81,7 +81,8 @@ class PersistentCache:
     """
 
     def __init__(self, folder: str, budget: int, name: str, level: int = logging.WARNING, made: int = 1) -> None:
-        self._path = os.path.join(os.path.abspath(folder), name)
+        folder = os.path.abspath(folder)
+        self._path = os.path.join(folder, name)
         self._budget = budget
         self._level = level
         self._connection: sqlite3.Connection | None = None
@@ -90,10 +91,10 @@ class PersistentCache:
         self._is_off = False
         self._lock = threading.Lock()
         try:
-            _prepare(os.path.abspath(folder), name, made)
+            _prepare(folder, name, made)
         except (OSError, Refused) as error:
             reason = error.strerror if isinstance(error, OSError) else error.reason
-            raise Refused(f"cannot be the folder of a disk cache: {reason}", os.path.abspath(folder)) from error
+            raise Refused(f"cannot be the folder of a disk cache: {reason}", folder) from error
         _all.add(self)
 
     def find(self, keys: Sequence[bytes], most_bytes: int = 1 << 62) -> list[bytes | None]:

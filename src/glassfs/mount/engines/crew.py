@@ -119,8 +119,10 @@ class Worker:
     def is_computing(self) -> bool:
         """Return whether its task seems to use the processor."""
         task = self.task
-        if task is None or task.has_computed is not None:
-            return task is not None and bool(task.has_computed)
+        if task is None:
+            return False
+        if task.has_computed is not None:
+            return task.has_computed
         return time.clock_gettime(self.clock) - task.took > COMPUTING
 
 

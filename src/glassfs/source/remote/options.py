@@ -38,7 +38,6 @@ _OTHER_HOST = re.compile(r"(?:([\w.-]+@)([\w.-]+|\[[0-9A-Fa-f:.]+\]):(.*)|([\w.-
 """What scp, rsync and git call a file on another machine. Without a user only paths from the root or a home count."""
 _ONE_SLASH = re.compile(r"([A-Za-z0-9]+):/*(.*)", re.DOTALL)
 _CREDENTIAL = re.compile(r"(.*_)?(key|secret|token|password|passwd|access_key_id|secret_access_key)")
-_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?|\.[0-9]{1,9}")
 
 
 class WrongValue(GlassfsError):
@@ -103,7 +102,8 @@ def connection_from(texts: Sequence[str]) -> Connection:
 
 def public_options(connection: Connection) -> dict[str, object]:
     """Return the options of a connection that other users may see."""
-    return {name.partition("=")[0]: getattr(connection, name.partition("=")[0]) for name in DESCRIPTIONS}
+    names = (option.partition("=")[0] for option in DESCRIPTIONS)
+    return {name: getattr(connection, name) for name in names}
 
 
 def demand_plain(name: str) -> None:
@@ -152,9 +152,10 @@ def _endpoint(value: str) -> str:
 
 
 def _seconds(longest: float, value: str) -> float:
-    if not _SECONDS.fullmatch(value) or not 0 < float(value) <= longest:
+    seconds = float(value)
+    if not 0 < seconds <= longest:
         raise ValueError
-    return float(value)
+    return seconds
 
 
 _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
