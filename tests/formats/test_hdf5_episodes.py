@@ -173,14 +173,15 @@ def write_demonstrations(path: Path, count: int) -> Path:
     return path
 
 
-def test_attributes_of_episodes_take_few_requests(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
+def test_episodes_ask_only_for_attributes_of_columns(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
     path = write_demonstrations(tmp_path / "made.hdf5", 200)
     with glassfs.open(path) as opened:
         rows = [json.loads(line) for line in opened["episodes.jsonl"].bytes().splitlines()]
     assert [row["total_reward"] for row in rows] == [3.0 * number for number in range(200)]
     assert [row["language_instruction"] for row in rows] == [f"task {number}" for number in range(200)]
-    assert len([request for request in asked if request["do"] != "list"]) < 20
-    assert "attributes" not in [request["do"] for request in asked if len(request.get("path", ())) == 2]
+    attributes = [one["names"] for one in asked if one["do"] == "attributes" and len(one["path"]) == 2]
+    assert len(attributes) == 200 and all("language_instruction" in names for names in attributes)
+    assert not any(names is None or "model_file" in names for names in attributes)
 
 
 def test_table_of_episodes_is_kept_for_later_programs(

@@ -201,27 +201,14 @@ class _Container:
             found = [value for one in found for value in one.values()]
         return found, ()
 
-    def _attributes(self, path: list[str]) -> Answer:
-        return self._attributes_of(path, [MOST_TEXT]), ()
-
-    def _some_attributes(self, paths: list[list[str]], names: list[str]) -> Answer:
-        """Return the attributes of these names of several objects, None for one that cannot be opened."""
-        found: list[dict[str, Any] | None] = []
-        left = [MOST_TEXT]
-        for path in paths:
-            try:
-                found.append(self._attributes_of(path, left, [name.encode() for name in names]))
-            except (OSError, RuntimeError, ValueError, LookupError):
-                found.append(None)
-        return found, ()
-
-    def _attributes_of(self, path: list[str], left: list[int], only: list[bytes] | None = None) -> dict[str, Any]:
+    def _attributes(self, path: list[str], names: list[str] | None = None) -> Answer:
+        """Return the attributes of an object, or those of these names that it has."""
         found: dict[str, Any] = {}
-        holder = self._found(path)
-        names = [name for name in only or () if h5a.exists(holder, name)]
-        if only is None:
-            h5a.iterate(holder, names.append)  # opening them by number takes quadratic time
-        for raw in names:
+        holder, left = self._found(path), [MOST_TEXT]
+        raws = [raw for name in names or () if h5a.exists(holder, raw := name.encode())]
+        if names is None:
+            h5a.iterate(holder, raws.append)  # opening them by number takes quadratic time
+        for raw in raws:
             text = text_of(raw)
             left[0] -= len(raw)
             name = free_name(text, found.__contains__, text.__add__)
@@ -231,7 +218,7 @@ class _Container:
                 raise
             except Exception as error:
                 found[name] = {"unreadable": _reason(error)}
-        return found
+        return found, ()
 
     def _described_link(self, group: Any, name: bytes) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
@@ -435,7 +422,7 @@ def _warm_up() -> None:
     for request in (
         {"do": "open"}, {"do": "describe", "path": ["chunks"]},
         {"do": "list", "path": [], "first": 0, "count": 9},
-        {"do": "attributes", "path": []}, {"do": "some_attributes", "paths": [[]], "names": ["text"]},
+        {"do": "attributes", "path": []},
         {"do": "chunks", "path": ["chunks"], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},
         {"do": "runs", "path": ["rows"], "first": 0, "count": 1, "dtype": "<i4", "has_values": True},

@@ -147,7 +147,7 @@ class GroupListing:
             first += len(objects)
 
     def prepare(self, paths: Sequence[Path], names: Sequence[str], skipped: Sequence[str]) -> None:
-        """List several groups, and ask for those of their attributes that have these names at once.
+        """List several groups, and ask for those of their attributes that have these names.
 
         What is in groups in them is listed along, unless they are called like one of ``skipped``.
         """
@@ -155,11 +155,9 @@ class GroupListing:
             for path in paths:
                 if self._recent.peek(path) is None:
                     self._some_objects(path, 0, skipped)
-            request = {"do": "some_attributes", "paths": list(map(as_text, paths)), "names": list(names)}
-            found = self._answers.described(request) if names else None
-            for path, facts in zip(paths, found if isinstance(found, list) else (), strict=False):
+                facts = self.attributes(path, list(names)) if names else None
                 if isinstance(facts, dict):
-                    self._attributes.put(path, (frozenset(names), facts), held(facts))
+                    self._attributes.put(path, (frozenset(names), facts), held(list(facts.items())))
 
     def _some_objects(self, path: Path, first: int, skipped: Sequence[str] = ()) -> tuple[int, list[Object]]:
         """Return the number of objects in a group and some of them, and remember those of small groups."""
@@ -172,9 +170,9 @@ class GroupListing:
                 self._recent.put(group, found, weight)
         return count, objects
 
-    def attributes(self, path: Path) -> Any:
-        """Return the attributes of an object, untrusted JSON. Raises Damaged."""
-        request = {"do": "attributes", "path": as_text(path)}
+    def attributes(self, path: Path, names: list[str] | None = None) -> Any:
+        """Return the attributes of an object, or those that have these names, untrusted JSON. Raises Damaged."""
+        request = {"do": "attributes", "path": as_text(path), "names": names}
         # Those of episodes are rows of tables, which are kept.
         return self._answers.ask(request)[0] if len(path) > 1 else self._answers.described(request)
 
