@@ -406,6 +406,15 @@ def test_memory_does_not_grow_with_arrays(files: Files) -> None:
     assert (difference["differing"], difference["first"]) == (1, [(128 << 20) - 1])
 
 
+def test_brief_comparison_reads_no_further_than_the_first_difference(files: Files) -> None:
+    for path, first in zip(files, (1, 2), strict=True):
+        with h5py.File(path.with_suffix(".h5"), "w") as file:  # terabytes of one value
+            file.create_dataset("x", (1 << 40,), "f8", chunks=(1 << 16,), fillvalue=first)
+    a, b = (path.with_suffix(".h5") for path in files)
+    done = glassfs("diff", "-q", a, b)
+    assert (done.lines, done.errors, done.status) == ([f"{a} and {b} differ"], [], 1)
+
+
 def test_hostile_texts_are_escaped(files: Files) -> None:
     name, text = "a\u202eb\x9b", "\x1b[31m\u202e"
     for path, value in zip(files, ("x", text), strict=True):

@@ -66,7 +66,7 @@ def command(
     if len(sources) != 2:
         raise misuse(f"needs two things to compare, as in 'glassfs diff OLD NEW', and got {len(sources)}")
     names = [name_of(source).rstrip("/") for source in sources]
-    comparison = _Comparison(names, (rtol, atol))
+    comparison = _Comparison(names, (rtol, atol), brief)
     differing = 0
     try:
         with ExitStack() as stack:
@@ -93,8 +93,8 @@ class _Comparison:
     """A comparison of two trees with these names. ``counts`` has what it found, ``troubles`` what it could not compare.
     """
 
-    def __init__(self, names: Sequence[str], tolerance: Tolerance) -> None:
-        self._names, self._tolerance = names, tolerance
+    def __init__(self, names: Sequence[str], tolerance: Tolerance, is_brief: bool) -> None:
+        self._names, self._tolerance, self._is_brief = names, tolerance, is_brief
         self.counts: Counter[str] = Counter()
         self.troubles = 0
 
@@ -145,7 +145,8 @@ class _Comparison:
                 yield from content.of_types(x, y)
             sizes = a.size, b.size  # finding them has a limit of work, unlike reading
             if isinstance(x, Array) and isinstance(y, Array):
-                yield from content.of_arrays(x, y, self._tolerance, a.origin.format == b.origin.format)
+                is_one_format = a.origin.format == b.origin.format
+                yield from content.of_arrays(x, y, self._tolerance, is_one_format, self._is_brief)
             elif isinstance(x, Image) and isinstance(y, Image):
                 yield from content.of_arrays(content.pixels(x), content.pixels(y), self._tolerance)
             elif content.are_equal(a.data, b.data):

@@ -90,10 +90,13 @@ def pixels(image: Image) -> Array:
     return Array(image.key, image.data, "|u1" if image.bits == 8 else "<u2", shape)
 
 
-def of_arrays(a: Array, b: Array, tolerance: Tolerance, is_one_format: bool = False) -> Iterator[Difference]:
+def of_arrays(
+    a: Array, b: Array, tolerance: Tolerance, is_one_format: bool = False, is_brief: bool = False,
+) -> Iterator[Difference]:
     """Yield at most one difference. NaN equals NaN. Arrays of different lengths are compared where both have rows.
 
-    Those of ``is_one_format`` also differ if types have other names in the container, as bfloat16 and float32 have.
+    If it ``is_brief``, what is after the first items that differ is not read, and not counted. Those of
+    ``is_one_format`` also differ if types have other names in the container, as bfloat16 and float32 have.
     """
     shapes = a.resolved_shape, b.resolved_shape
     # A name that is NumPy's gives the order of bytes, which belongs to how an array is stored.
@@ -103,7 +106,7 @@ def of_arrays(a: Array, b: Array, tolerance: Tolerance, is_one_format: bool = Fa
     common = a.dtype if a.dtype == b.dtype else _common_dtype(a.dtype, b.dtype)
     found: Difference = {}
     if is_comparable and common and not (described[0] == described[1] and _are_stored_alike(a, b)):
-        found = _of_items(a, b, min(shapes), common, tolerance)
+        found = _of_items(a, b, min(shapes), common, tolerance, is_brief)
     if described[0] != described[1] or found.get("differing"):
         yield {"difference": "array", "a": described[0], "b": described[1], **found}
 
@@ -163,7 +166,9 @@ def _common_dtype(a: str, b: str) -> str | None:
     return np.promote_types(x, y).str if x.kind == y.kind and x.kind in "iufcSU" else None
 
 
-def _of_items(a: Array, b: Array, shape: tuple[int, ...], common: str, tolerance: Tolerance) -> Difference:
+def _of_items(
+    a: Array, b: Array, shape: tuple[int, ...], common: str, tolerance: Tolerance, is_brief: bool,
+) -> Difference:
     """Return how many of the items in ``shape`` differ, and by how much, compared as the type ``common``."""
     found: Difference = {"items": prod(shape), "differing": 0}
     widths = [one.data.size // (prod(one.resolved_shape) or 1) for one in (a, b)]
@@ -188,6 +193,8 @@ def _of_items(a: Array, b: Array, shape: tuple[int, ...], common: str, tolerance
             found["differing"] += len(places)
             if x.dtype.kind in "iufc":
                 _measure(found, *((x, y) if len(places) == len(x) else (x[places], y[places])))
+            if is_brief:
+                break
     return found
 
 
