@@ -5,17 +5,10 @@ The format is NumPy's own, ``numpy/lib/format.py``. NumPy itself is not needed: 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
-from glassfs.cache import BlockCache
 from glassfs.content import Array, Data, Location, dtypes
 from glassfs.lru import cached_if_short
 
 MAGIC = b"\x93NUMPY"
-
-
-def view(array: Array, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
-    return f"{array.label}.npy", array.file or Npy(array)
 
 
 class Npy(Data):

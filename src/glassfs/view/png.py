@@ -44,10 +44,6 @@ LARGEST = 8 << 30
 """Bytes of a file: its last bytes take a pass over all pixels, for which the reader waits."""
 
 
-def view(image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> tuple[str, Data]:
-    return ".png", Png(image, cache, key)
-
-
 @dataclass(slots=True, eq=False)
 class Png(Data):
     """An image as a PNG. Only checksums are kept of it."""
