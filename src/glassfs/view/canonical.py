@@ -38,8 +38,6 @@ from glassfs.view.png import Png
 
 _View = Callable[[Any, BlockCache, Key], tuple[str, Data]]
 
-_EXTENSIONS = {"jpeg": ".jpg", "png": ".png"}
-
 
 def _scalar(content: Scalar, cache: BlockCache, key: Key) -> tuple[str, Data]:
     """Show integers in full, and doubles with the fewest digits that identify them, always with a point or exponent."""
@@ -60,7 +58,7 @@ _VIEWS: dict[type[Content], _View] = {
     Json: lambda content, cache, key: (".json", content.data),
     Null: lambda content, cache, key: (".null", Memory(b"")),
     Part: lambda content, cache, key: ("", content.data),
-    EncodedImage: lambda content, cache, key: (_EXTENSIONS[content.media], content.data),
+    EncodedImage: lambda content, cache, key: ({"jpeg": ".jpg", "png": ".png"}[content.media], content.data),
     RaggedText: lines.ragged_text,
     Records: lines.records,
     Scalar: _scalar,
@@ -83,7 +81,6 @@ def file_of(content: Content, cache: BlockCache, key: Key) -> File:
 
 
 def data_of(content: Content, cache: BlockCache, key: Key) -> Data:
-    """Return the bytes of a content's file."""
     return file_of(content, cache, key).data
 
 

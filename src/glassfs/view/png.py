@@ -102,7 +102,6 @@ class Png(Data):
             _put(buffer, _chunk(b"IDAT", STREAM_END + adler.to_bytes(4, "big")) + LAST_CHUNK, tail - offset)
 
     def _made(self, number: int, sums: dict[int, int]) -> memoryview:
-        """Return a chunk."""
         made = memoryview(bytearray(self._start(number + 1) - self._start(number)))
         self._fill(made, number, sums)
         return made

@@ -120,7 +120,6 @@ class KinoEpisode:
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
         return f"episodes/{self.position}"
 
     def contents(self) -> Fields:

@@ -68,7 +68,6 @@ class _PlottedColumn(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its values."""
         return self.sampling.points * self.channels * (4 if self.is_exact else 8)
 
 
@@ -141,7 +140,6 @@ def _head(rows: int, columns: Sequence[_PlottedColumn], left_out: int) -> bytes:
 
 
 def _size(number: int, column: _PlottedColumn) -> int:
-    """Return the length of the line of a column."""
     return len(_BEFORE % number) + 4 * -(-column.size // 3) + len(_AFTER % _GOOD)
 
 
