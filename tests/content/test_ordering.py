@@ -14,7 +14,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Extent, Memory, array_as_stored, dtypes, ordering
 from glassfs.errors import Damaged
 from glassfs.library import arrays, selecting
-from glassfs.view import npy
+from glassfs.view import data_of, npy
 from tests.content.test_data import check_ranges
 from tests.helpers import local
 
@@ -78,7 +78,7 @@ def test_npy_file_is_what_numpy_saves_of_the_converted_values(dtype: str) -> Non
     values, array = made(dtype, (4, 6), "F")
     saved = io.BytesIO()
     np.save(saved, with_zeros(values, values.dtype.newbyteorder("<")))
-    _, data = npy.view(array, BlockCache(), "key")
+    data = data_of(array, BlockCache(), ("key",))
     assert data.whole() == saved.getvalue()
 
 
@@ -89,7 +89,7 @@ def test_npy_of_fields_with_names_beyond_latin_1() -> None:
 
 def test_stored_file_is_shown_unchanged() -> None:
     array = Array(b"x", Memory(bytes(8)), "<f8", (1,), file=Memory(b"the file"))
-    assert npy.view(array, BlockCache(), "key")[1].whole() == b"the file"
+    assert data_of(array, BlockCache(), ("key",)).whole() == b"the file"
 
 
 @pytest.mark.parametrize("shape", [(300, 11), (11, 300), (5, 7, 90), (2, 3000), (3, 2, 2, 200)], ids=str)

@@ -258,26 +258,27 @@ def _open(opening: Opening) -> Container:
 def _trees(opening: Opening, first: ArrayStore, appended: Sequence[int]) -> Summary | None:
     """Return a row for each store that is a tree sequence, in the order of the stores."""
 
-    def row(start: int) -> tree_sequences.TreeRow:
+    def sequence_at(start: int) -> tskit.TreeSequence:
         sequence = (ArrayStore(opening, start) if start else first).tree_sequence
         if sequence is None:
             raise opening.source.damage("is no tree sequence")
-        return tree_sequences.TreeRow(sequence)
+        return sequence
 
     starts = array("Q")
     columns: dict[str, str] = {}
     for start in (0, *appended):
         work.check()
         with suppress(Damaged):  # a store costs only its own row
-            found = row(start).columns
+            found = tree_sequences.columns_of(sequence_at(start))
             starts.append(start)
             if len(columns) < LARGEST_SUMMARY:
                 columns = dict(found) | columns
     if not starts:
         return None
     records = Records(
-        tree_sequences.NAME.encode(), len(starts), lambda number: [row(starts[number]).values],
-        cost=lambda number: row(starts[number]).cost,
+        tree_sequences.NAME.encode(), len(starts),
+        lambda number: [tree_sequences.values_of(sequence_at(starts[number]))],
+        cost=lambda number: tree_sequences.cost_of(sequence_at(starts[number])),
     )
     return summary_of(tree_sequences.NAME, tuple(columns.items()), len(starts), records)
 

@@ -131,7 +131,6 @@ class Opening:
         return Sandbox(self.source, library)
 
     def close_asked(self) -> None:
-        """Close the siblings that were opened."""
         for _, source in self.asked:
             if isinstance(source, Source):
                 source.close()

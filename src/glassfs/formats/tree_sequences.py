@@ -15,7 +15,6 @@ from typing import Any
 from glassfs.content.episodes import TEXT, TEXTS
 from glassfs.content.summary import BOOLEAN, INTEGER, NUMBER, Columns
 from glassfs.formats.tskit import LONGEST_NAME, TreeSequence, length_of
-from glassfs.once import once
 
 NAME = "trees"
 COUNTS = {
@@ -38,53 +37,46 @@ Property = tuple[tuple[str, ...], str]
 """The path of values in the metadata, and the type of their column."""
 
 
-class TreeRow:
-    """The row of one tree sequence."""
+def columns_of(sequence: TreeSequence) -> Columns:
+    """Return the columns of its row."""
+    schema = sequence.json("metadata_schema", "int8")
+    return (*COLUMNS, *((name, dtype) for name, (_, dtype) in _properties(schema).items()))
 
-    def __init__(self, sequence: TreeSequence) -> None:
-        self._sequence = sequence
 
-    @once
-    def columns(self) -> Columns:
-        """Its columns."""
-        schema = self._sequence.json("metadata_schema", "int8")
-        return (*COLUMNS, *((name, dtype) for name, (_, dtype) in _properties(schema).items()))
+def values_of(sequence: TreeSequence) -> dict[str, Any]:
+    """Return the values of its row by column."""
+    length = sequence.sequence_length()
+    units = sequence.column("time_units", "int8")
+    programs = sequence.programs()
+    is_short = units is not None and units.data.size <= 64 << 10  # more than a table shows of a text
+    return {
+        "sequence_length": length if math.isfinite(length) else None,
+        "num_samples": _num_samples(sequence),
+        "num_trees": _num_trees(sequence),
+        "time_units": units.data.whole().decode("utf-8", "replace") if units is not None and is_short else None,
+        **{name: sequence.rows(table) for name, table in COUNTS.items()},
+        "software": [name for name, _ in programs] or None,
+        "software_version": [version for _, version in programs] or None,
+        **_metadata(sequence),
+    }
 
-    @once
-    def values(self) -> dict[str, Any]:
-        """The values by column."""
-        sequence = self._sequence
-        length = sequence.sequence_length()
-        units = sequence.column("time_units", "int8")
-        programs = sequence.programs()
-        is_short = units is not None and units.data.size <= 64 << 10  # more than a table shows of a text
-        return {
-            "sequence_length": length if math.isfinite(length) else None,
-            "num_samples": _num_samples(sequence),
-            "num_trees": _num_trees(sequence),
-            "time_units": units.data.whole().decode("utf-8", "replace") if units is not None and is_short else None,
-            **{name: sequence.rows(table) for name, table in COUNTS.items()},
-            "software": [name for name, _ in programs] or None,
-            "software_version": [version for _, version in programs] or None,
-            **self._metadata(),
-        }
 
-    @property
-    def cost(self) -> int:
-        """The memory in bytes that making the values takes."""
-        edges = sum(column.data.size for key in ("left", "right") if (column := self._sequence.column(f"edges/{key}")))
-        return 4 * min(edges, LARGEST_READ)
+def cost_of(sequence: TreeSequence) -> int:
+    """Return the memory in bytes that making the values takes."""
+    edges = sum(column.data.size for key in ("left", "right") if (column := sequence.column(f"edges/{key}")))
+    return 4 * min(edges, LARGEST_READ)
 
-    def _metadata(self) -> dict[str, Any]:
-        """Return the metadata as tskit decodes them, with the defaults of the schema at its top level."""
-        schema = self._sequence.json("metadata_schema", "int8")
-        wanted = _properties(schema)
-        metadata = self._sequence.json("metadata", "int8")
-        if not wanted or not isinstance(metadata, dict):
-            return {}
-        declared = {key: one for key, one in schema["properties"].items() if isinstance(one, dict)}
-        metadata = {key: one["default"] for key, one in declared.items() if "default" in one} | metadata
-        return {name: _value(metadata, path, dtype) for name, (path, dtype) in wanted.items()}
+
+def _metadata(sequence: TreeSequence) -> dict[str, Any]:
+    """Return the metadata as tskit decodes them, with the defaults of the schema at its top level."""
+    schema = sequence.json("metadata_schema", "int8")
+    wanted = _properties(schema)
+    metadata = sequence.json("metadata", "int8")
+    if not wanted or not isinstance(metadata, dict):
+        return {}
+    declared = {key: one for key, one in schema["properties"].items() if isinstance(one, dict)}
+    metadata = {key: one["default"] for key, one in declared.items() if "default" in one} | metadata
+    return {name: _value(metadata, path, dtype) for name, (path, dtype) in wanted.items()}
 
 
 def _properties(schema: Any) -> dict[str, Property]:

@@ -11,6 +11,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -116,12 +117,12 @@ def recognise(columns: Mapping[bytes, Array], opening: Opening) -> TreeSequence 
     return TreeSequence(columns, opening)
 
 
+@dataclass(eq=False)
 class TreeSequence:
     """The columns of a tree sequence by key. Columns of the wrong type count as missing."""
 
-    def __init__(self, columns: Mapping[bytes, Array], opening: Opening) -> None:
-        self._columns = columns
-        self._opening = opening
+    columns: Mapping[bytes, Array]
+    opening: Opening
 
     def facts(self) -> dict[str, Any]:
         """Return version, sequence length and rows per table; None for missing values."""
@@ -164,7 +165,7 @@ class TreeSequence:
         """
         for table in TABLES:
             metadata = f"{table}/metadata".encode()
-            if metadata in self._columns:
+            if metadata in self.columns:
                 yield _member(Documents(metadata, partial(self._documents, table)))
             rows = self.rows(table)
             if rows is not None and self._is_whole(table, rows):
@@ -313,7 +314,7 @@ class TreeSequence:
 
     def column(self, key: str, kind: str | None = None) -> Array | None:
         """Return the column under ``key`` if it exists, and is of the element type ``kind`` if that is given."""
-        column = self._columns.get(key.encode())
+        column = self.columns.get(key.encode())
         return column if column is not None and kind in (None, column.type_name) else None
 
     def _offsets(self, key: str) -> Array | None:
@@ -346,7 +347,7 @@ class TreeSequence:
 
     def _parsed(self, data: Data, start: int, size: int) -> Any:
         try:
-            with self._opening.allowance.temporary(self._opening.cache) as allowance:
+            with self.opening.allowance.temporary(self.opening.cache) as allowance:
                 allowance.take(EXPANSION * size, "JSON")
                 return json.loads(data.read(start, size) or b"{}")
         except (ValueError, RecursionError, TooLarge):

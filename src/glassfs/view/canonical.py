@@ -24,17 +24,19 @@ from glassfs.content import (
     Part,
     RaggedText,
     Records,
+    Rendered,
     Scalar,
     Series,
     Text,
     video,
 )
-from glassfs.view import json, lines, npy, png
+from glassfs.view import lines
 from glassfs.view.contract import File, Key
+from glassfs.view.json import render
+from glassfs.view.npy import Npy
+from glassfs.view.png import Png
 
 _View = Callable[[Any, BlockCache, Key], tuple[str, Data]]
-
-_EXTENSIONS = {"jpeg": ".jpg", "png": ".png"}
 
 
 def _scalar(content: Scalar, cache: BlockCache, key: Key) -> tuple[str, Data]:
@@ -44,15 +46,19 @@ def _scalar(content: Scalar, cache: BlockCache, key: Key) -> tuple[str, Data]:
     return ".txt", Memory(text.encode() + b"\n")
 
 
+def _document(content: Document, cache: BlockCache, key: Key) -> tuple[str, Data]:
+    return ".json", Rendered(cache, key, lambda: render(content.value()), cost=content.cost)
+
+
 _VIEWS: dict[type[Content], _View] = {
-    Array: npy.view,
+    Array: lambda content, cache, key: (f"{content.label}.npy", content.file or Npy(content)),
     Blob: lambda content, cache, key: (".bin", content.data),
-    Document: json.view,
-    Image: png.view,
+    Document: _document,
+    Image: lambda content, cache, key: (".png", Png(content, cache, key)),
     Json: lambda content, cache, key: (".json", content.data),
     Null: lambda content, cache, key: (".null", Memory(b"")),
     Part: lambda content, cache, key: ("", content.data),
-    EncodedImage: lambda content, cache, key: (_EXTENSIONS[content.media], content.data),
+    EncodedImage: lambda content, cache, key: ({"jpeg": ".jpg", "png": ".png"}[content.media], content.data),
     RaggedText: lines.ragged_text,
     Records: lines.records,
     Scalar: _scalar,
@@ -75,7 +81,6 @@ def file_of(content: Content, cache: BlockCache, key: Key) -> File:
 
 
 def data_of(content: Content, cache: BlockCache, key: Key) -> Data:
-    """Return the bytes of a content's file."""
     return file_of(content, cache, key).data
 
 

@@ -9,13 +9,11 @@ from __future__ import annotations
 import codecs
 import math
 import re
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from json.encoder import JSONEncoder, encode_basestring
 from typing import Any
 
-from glassfs.cache import BlockCache
-from glassfs.content import Data, Document, Rendered
 from glassfs.errors import TooLarge
 from glassfs.names import free_name
 
@@ -27,10 +25,6 @@ SHORT = 4 << 10
 _PLAIN = (int, float, bool, type(None))
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def view(document: Document, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
-    return ".json", Rendered(cache, key, lambda: render(document.value()), cost=document.cost)
 
 
 def render(value: Any) -> bytearray:

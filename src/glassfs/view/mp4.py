@@ -161,7 +161,6 @@ def is_rate(fps: Any) -> TypeGuard[float]:
 
 @lru_cache(256)
 def _head(width: int, height: int, pace: Rate, count: int) -> bytes:
-    """Return all bytes before the frames."""
     brands = _box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2avc1mp41")
     # ``moov`` says where the frames begin, which depends on its own size: so it is made twice.
     start = len(brands) + len(_moov(width, height, pace, count, 0)) + MDAT_HEAD

@@ -5,17 +5,12 @@ The format is NumPy's own, ``numpy/lib/format.py``. NumPy itself is not needed: 
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-
-from glassfs.cache import BlockCache
 from glassfs.content import Array, Data, Location, dtypes
 from glassfs.lru import cached_if_short
 
 MAGIC = b"\x93NUMPY"
-
-
-def view(array: Array, cache: BlockCache, key: Hashable) -> tuple[str, Data]:
-    return f"{array.label}.npy", array.file or Npy(array)
+LONGEST = (1 << 16) - 12
+"""Bytes of text in a header of version 1, whose length has 16 bits, as NumPy aligns it."""
 
 
 class Npy(Data):
@@ -59,16 +54,13 @@ def header(dtype: str, shape: tuple[int, ...]) -> bytes:
     text = f"{{'descr': {literal}, 'fortran_order': False, 'shape': {shape!r}, }}"
     if shape:
         text += " " * (21 - len(repr(shape[0])))  # NumPy leaves space for the first axis to grow to this many digits
-    versions: tuple[tuple[bytes, int], ...] = (b"\x01\x00", 2), (b"\x02\x00", 4)
+    version, length_size = 1, 2
     try:
         encoded = text.encode("latin1")
     except UnicodeEncodeError:  # a name of a field
-        encoded, versions = text.encode(), ((b"\x03\x00", 4),)
-    # The first version whose field can hold the length of the header, as NumPy does it.
-    for version, length_size in versions:
-        prefix = len(MAGIC) + len(version) + length_size
-        padding = 64 - (prefix + len(encoded) + 1) % 64  # the array is aligned to 64 bytes
-        length = len(encoded) + padding + 1
-        if length <= 0xFFFF or length_size == 4:
-            break
-    return MAGIC + version + length.to_bytes(length_size, "little") + encoded + b" " * padding + b"\n"
+        encoded, version, length_size = text.encode(), 3, 4
+    if version == 1 and len(encoded) > LONGEST:
+        version, length_size = 2, 4
+    # Spaces and a newline align the array to 64 bytes.
+    length = len(encoded) + 65 - (len(MAGIC) + 2 + length_size + len(encoded) + 1) % 64
+    return MAGIC + bytes((version, 0)) + length.to_bytes(length_size, "little") + encoded.ljust(length - 1) + b"\n"

@@ -44,10 +44,6 @@ LARGEST = 8 << 30
 """Bytes of a file: its last bytes take a pass over all pixels, for which the reader waits."""
 
 
-def view(image: Image, cache: BlockCache, key: tuple[Hashable, ...]) -> tuple[str, Data]:
-    return ".png", Png(image, cache, key)
-
-
 @dataclass(slots=True, eq=False)
 class Png(Data):
     """An image as a PNG. Only checksums are kept of it."""
@@ -106,7 +102,6 @@ class Png(Data):
             _put(buffer, _chunk(b"IDAT", STREAM_END + adler.to_bytes(4, "big")) + LAST_CHUNK, tail - offset)
 
     def _made(self, number: int, sums: dict[int, int]) -> memoryview:
-        """Return a chunk."""
         made = memoryview(bytearray(self._start(number + 1) - self._start(number)))
         self._fill(made, number, sums)
         return made

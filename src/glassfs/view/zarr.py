@@ -163,8 +163,6 @@ def _type(kind: str, size: str, scale: str | None, unit: str | None) -> Any:
 
 
 def _directory(array: Array, layout: _ZarrArray) -> Group:
-    """Return the directory of one array."""
-
     def members() -> Iterator[Member]:
         yield Member((METADATA,), Part(METADATA, Memory(_encoded(_described(layout)))))
         if not layout.shape:

@@ -86,8 +86,6 @@ def open_kinodb(opening: Opening) -> Container:
 
 
 class _File:
-    """An opened file."""
-
     def __init__(self, opening: Opening, header: KinoHeader) -> None:
         self.source = opening.source
         self.header = header
@@ -97,7 +95,6 @@ class _File:
         """Number and bytes of the stretch of the index read last, replaced atomically by any thread."""
 
     def episodes(self) -> Table:
-        """Return the table of all episodes."""
         return episode_table(self.opening, self.count, self.episode)
 
     def check(self) -> Iterator[Fault]:

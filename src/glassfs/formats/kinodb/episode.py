@@ -38,7 +38,7 @@ from glassfs.content.episodes import EPISODE_COLUMNS, EPISODES_KEY
 from glassfs.content.features import Camera, Signal, as_text, decoded
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
-from glassfs.formats.kinodb.scan import ImageType, first_images
+from glassfs.formats.kinodb.scan import first_images
 from glassfs.formats.registry import Opening
 from glassfs.once import once
 
@@ -120,7 +120,6 @@ class KinoEpisode:
 
     @property
     def place(self) -> str:
-        """Where it is, for messages."""
         return f"episodes/{self.position}"
 
     def contents(self) -> Fields:
@@ -403,13 +402,10 @@ def _cameras_of(episode: KinoEpisode) -> list[Camera] | None:
         left -= len(image.camera)
         if left < 0:
             break
-        cameras.setdefault(image.camera, _camera(image))
+        reason = ""
+        if not image.width * image.height or not (image.format or 1 <= image.channels <= 4):
+            reason = f"has images of {image.width} x {image.height} pixels and {image.channels} channels"
+        # A video has the size of its first image.
+        camera = Camera(f"images/{decoded(image.camera)}", image.width, image.height, reason)
+        cameras.setdefault(image.camera, camera)
     return list(cameras.values())
-
-
-def _camera(image: ImageType) -> Camera:
-    """Return the camera that has this first image: its video has the size of that."""
-    reason = ""
-    if not image.width * image.height or not (image.format or 1 <= image.channels <= 4):
-        reason = f"has images of {image.width} x {image.height} pixels and {image.channels} channels"
-    return Camera(f"images/{decoded(image.camera)}", image.width, image.height, reason)

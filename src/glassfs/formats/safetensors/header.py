@@ -151,7 +151,6 @@ class TensorHeader:
             yield Member((key,), content)
 
     def facts(self) -> dict[str, Any]:
-        """Return its facts for the document of the container."""
         return {"tensors": len(self.tensors), "bytes": self.data_size, METADATA: self.metadata}
 
     def _tensor(self, name: str, value: Any) -> Tensor:

@@ -133,17 +133,15 @@ def _rounds(
 class Interleaved(Parted):
     """``size`` bytes in pieces, readable if the extents that cover them, as indexed, pass their checksums."""
 
-    __slots__ = ("_bounds", "_pieces", "_source", "_witnesses")
+    __slots__ = ("_pieces", "_source", "_witnesses", "bounds")
+
+    bounds: Regular
 
     def __init__(self, source: Source, pieces: Pieces, size: int, witnesses: Sequence[Data]) -> None:
         self._source = source
         self._pieces = pieces
-        self._bounds = Regular(pieces.width, size)
+        self.bounds = Regular(pieces.width, size)
         self._witnesses = witnesses
-
-    @property
-    def bounds(self) -> Regular:
-        return self._bounds
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         for witness in self._witnesses:

@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from glassfs.content import Data, Location, Made
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 
 NAME = re.compile(rb"residual/(.+)/sign2nddiff", re.DOTALL)
@@ -63,25 +64,21 @@ def _has_lengths(data: Data, layout: BitLayout) -> bool:
     return all(int.from_bytes(data.read(place, layout.prefix), "little") == size for place in places)
 
 
-class UnpackedBits(Made):
+class UnpackedBits(SizedData, Made):
     """The bits as bytes 0 and 1, row by row: ``steps`` rows of ``columns``."""
 
-    __slots__ = ("_data", "_layout")
+    __slots__ = ("_data", "_layout", "unit")
+
+    unit: int
 
     def __init__(self, data: Data, layout: BitLayout) -> None:
+        super().__init__(layout.steps * layout.columns)
+        self.unit = layout.columns
         self._data = data
         self._layout = layout
 
-    @property
-    def size(self) -> int:
-        return self._layout.steps * self._layout.columns
-
     def location(self) -> Location | None:
         return self._data.location()
-
-    @property
-    def unit(self) -> int:
-        return self._layout.columns
 
     def make(self, first: int, count: int) -> memoryview:
         import numpy as np

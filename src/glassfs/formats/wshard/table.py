@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from glassfs.content import Member, Table, episodes_table, with_recording
@@ -31,6 +32,7 @@ _OWN_KEYS = {key for keys in _TEXTS.values() for key in keys} | {"length_T", "le
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+@dataclass(eq=False)
 class EpisodeRecord:
     """The record of an episode with ``steps`` steps, if known.
 
@@ -38,25 +40,21 @@ class EpisodeRecord:
     are keys that do not describe the whole episode. ``blocks`` returns the blocks each time it is called.
     """
 
-    def __init__(
-        self, sources: list[tuple[WShardEpisode, bytes]], steps: int | None, rate: Callable[[], float],
-        blocks: Callable[[], Iterable[Member]], left_out: tuple[str, ...] = (),
-    ) -> None:
-        self._sources = sources
-        self._steps = steps
-        self._rate = rate
-        self._blocks = blocks
-        self._left_out = {*_OWN_KEYS, *left_out}
+    sources: list[tuple[WShardEpisode, bytes]]
+    steps: int | None
+    rate: Callable[[], float]
+    blocks: Callable[[], Iterable[Member]]
+    left_out: tuple[str, ...] = ()
 
     def members(self) -> Iterator[Member]:
         """Yield the blocks, the table of steps, and the episode."""
-        return with_recording(self._blocks, self._record, self._steps)
+        return with_recording(self.blocks, self._record, self.steps)
 
     def table(self) -> Table:
         """Return the table of episodes with its only row."""
         return episodes_table(
             1, self._rows, columns=_COLUMNS, cost=self._cost, recording=lambda row: recording_in(self.members()),
-            features=lambda block: [features_of(self._blocks(), self._steps)],
+            features=lambda block: [features_of(self.blocks(), self.steps)],
         )
 
     def _record(self) -> dict[str, Any]:
@@ -64,7 +62,8 @@ class EpisodeRecord:
         with ExitStack() as stack:
             values = self._merged(stack)
             found = self._row(values)
-            return found | {key: value for key, value in values.items() if key not in self._left_out | found.keys()}
+            known = {*_OWN_KEYS, *self.left_out, *found}
+            return found | {key: value for key, value in values.items() if key not in known}
 
     def _rows(self, block: int) -> list[dict[str, Any]]:
         with ExitStack() as stack:
@@ -73,7 +72,7 @@ class EpisodeRecord:
     def _merged(self, stack: ExitStack) -> dict[str, Any]:
         """Return the values of all sources; they stay reserved while the stack is held."""
         found: dict[str, Any] = {}
-        for episode, block in self._sources:
+        for episode, block in self.sources:
             value = stack.enter_context(episode.json(block))
             if isinstance(value, dict):
                 found = value | found
@@ -92,15 +91,15 @@ class EpisodeRecord:
         for name, keys in _TEXTS.items():
             text = first(keys, lambda value: isinstance(value, str))
             found[name] = None if text is None else _SURROGATE.sub("\ufffd", text)
-        found["fps"] = self._rate() or None
+        found["fps"] = self.rate() or None
         found["success"] = first(["success"], lambda value: isinstance(value, bool))
         reward = first(
             ["total_reward"], lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max,
         )
         found["total_reward"] = None if reward is None else float(reward)
-        found["num_frames"] = self._steps
+        found["num_frames"] = self.steps
         channels, cameras = list[bytes](), list[bytes]()
-        for _, content in self._blocks():
+        for _, content in self.blocks():
             if content.key.startswith(_CHANNEL_PREFIXES):
                 channels.append(content.key)
             if is_camera(content):
@@ -109,9 +108,9 @@ class EpisodeRecord:
         return found
 
     def _cost(self, block: int) -> int:
-        found = [episode.index.named.get(name) for episode, name in self._sources]
+        found = [episode.index.named.get(name) for episode, name in self.sources]
         sizes = [entry.size for entry in found if entry is not None]
-        return COST + TEXT_COST * (sum(sizes) + 2 * sum(len(member.content.key) for member in self._blocks()))
+        return COST + TEXT_COST * (sum(sizes) + 2 * sum(len(member.content.key) for member in self.blocks()))
 
 
 def record_of(episode: WShardEpisode) -> EpisodeRecord:

@@ -61,7 +61,6 @@ class RunColumn(ABC):
 
     @property
     def items(self) -> int:
-        """The number of items in all rows."""
         return self._offsets.total
 
     def weights(self, first: int, end: int) -> NDArray[Any]:

@@ -57,7 +57,7 @@ def _around(table: str, has_data: bool) -> tuple[bytes, bytes]:
 
 def _pieces(table: Table, records: Records, cache: BlockCache, before: bytes, after: bytes) -> Iterator[bytes]:
     """Yield the rows, one on a line, and the facts about them, between ``before`` and ``after``."""
-    names: list[str] | None = None
+    names: list[str] = []
     rows, left, is_cut = 0, MOST_BYTES, False
     yield before
     for number in range(records.blocks):
@@ -68,7 +68,7 @@ def _pieces(table: Table, records: Records, cache: BlockCache, before: bytes, af
                 if isinstance(table, Joined):
                     short[PLACE] = escape.brief(table.path_of(record), 2 * page.LONGEST_TEXT)
                 # Most rows have the names of the first one. They are lists of values, which take fewer bytes.
-                names = list(short) if names is None else names
+                names = names or list(short)
                 lines.append(escape.script(list(short.values()) if list(short) == names else short) + b",\n")
                 left -= len(lines[-1])
                 is_cut = left < 0 or rows + len(lines) > MOST_ROWS
@@ -79,7 +79,7 @@ def _pieces(table: Table, records: Records, cache: BlockCache, before: bytes, af
         yield b"".join(lines)
         if is_cut:
             break
-    yield _facts(table, names or [], rows) + after
+    yield _facts(table, names, rows) + after
 
 
 def _facts(table: Table, names: list[str], rows: int) -> bytes:

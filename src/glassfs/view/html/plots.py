@@ -37,6 +37,8 @@ _PLOTTED = {"|b1", "|i1", "|u1"} | {f"<{kind}{size}" for kind in "iu" for size i
 _EXACT = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<f4"}
 """Types that 32-bit floats hold exactly. Times in nanoseconds, for example, would become a staircase."""
 _GOOD, _DAMAGED = b"1", b"0"
+_BEFORE, _AFTER = b'glassfs.values(%d, "', b'", %b);\n'
+"""What is around the values of a column: its number, and whether they are good."""
 
 
 class Sampling(NamedTuple):
@@ -66,7 +68,6 @@ class _PlottedColumn(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of its values."""
         return self.sampling.points * self.channels * (4 if self.is_exact else 8)
 
 
@@ -138,16 +139,8 @@ def _head(rows: int, columns: Sequence[_PlottedColumn], left_out: int) -> bytes:
     return b'"use strict";\nglassfs.columns(%b);\n' % escape.script(facts)
 
 
-def _before(number: int) -> bytes:
-    return b'glassfs.values(%d, "' % number
-
-
-_AFTER = b'", %b);\n'
-
-
 def _size(number: int, column: _PlottedColumn) -> int:
-    """Return the length of the line of a column."""
-    return len(_before(number)) + 4 * -(-column.size // 3) + len(_AFTER % _GOOD)
+    return len(_BEFORE % number) + 4 * -(-column.size // 3) + len(_AFTER % _GOOD)
 
 
 def _made(number: int, column: _PlottedColumn) -> bytes:
@@ -160,7 +153,7 @@ def _made(number: int, column: _PlottedColumn) -> bytes:
     except LASTING:
         # The size is known already, so a column that cannot be read has zeros in its place, and says so.
         values, state = np.zeros(column.size, np.uint8), _DAMAGED
-    return _before(number) + b2a_base64(values.tobytes(), newline=False) + _AFTER % state
+    return _BEFORE % number + b2a_base64(values.tobytes(), newline=False) + _AFTER % state
 
 
 def _values(column: _PlottedColumn, dtype: str) -> Values:
