@@ -244,10 +244,7 @@ class Entry(ArrayLike):
     def json(self) -> Any:
         """Return the value of a JSON document or a scalar; of JSON lines, the list of their values."""
         with PartInErrors(self):
-            file = self._file()
-            if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
-                return value_of(file)
-        raise self._error(Unsuited, "is not JSON")
+            return value_of(self._file())
 
     def table(self) -> Table:
         """Return the table of a directory of columns, or of a view's ``.parquet`` file."""
