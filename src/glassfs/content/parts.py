@@ -11,6 +11,7 @@ import threading
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -116,13 +117,12 @@ class Computed(SizedData):
         buffer[:] = self._compute()[offset : offset + len(buffer)]
 
 
+@dataclass(slots=True, eq=False)
 class Regular(Sequence[int]):
     """Bounds of parts of one size, the last of which may be shorter: 0, ``step``, 2 ``step`` … ``end``."""
 
-    __slots__ = ("end", "step")
-
-    def __init__(self, step: int, end: int) -> None:
-        self.step, self.end = step, end
+    step: int
+    end: int
 
     def __len__(self) -> int:
         return -(-self.end // self.step) + 1
