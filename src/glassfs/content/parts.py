@@ -211,23 +211,21 @@ class Converted(SizedData, Made):
     which is why ``size`` is given.
     """
 
-    __slots__ = ("_convert", "_data", "_shown", "_stored")
+    __slots__ = ("_convert", "_data", "_stored", "unit")
+
+    unit: int
 
     def __init__(
         self, data: Data, stored: int, shown: int, size: int, convert: Callable[[bytes], bytes | memoryview],
     ) -> None:
         super().__init__(size)
         self._data = data
-        self._stored, self._shown = stored, shown
+        self._stored, self.unit = stored, shown
         self._convert = convert
 
     @property
-    def unit(self) -> int:
-        return self._shown
-
-    @property
     def at_once(self) -> int:
-        return max(1, PIECE // max(self._shown, self._stored))
+        return max(1, PIECE // max(self.unit, self._stored))
 
     def location(self) -> Location | None:
         return self._data.location()
