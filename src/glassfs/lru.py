@@ -47,12 +47,8 @@ class LRU(Generic[Key, Value]):
         self._lock = threading.RLock()
         self._entries: OrderedDict[Key, Value] = OrderedDict()
         self._weights: dict[Key, int] = {}  # not in pairs with values: the garbage collector would visit each
-        self._weight = 0
-
-    @property
-    def weight(self) -> int:
+        self.weight = 0
         """The sum of the weights of all entries."""
-        return self._weight
 
     def get(self, key: Key) -> Value | None:
         """Return the value of ``key`` and mark it as used last, or return None."""
@@ -74,7 +70,7 @@ class LRU(Generic[Key, Value]):
             self._remove(key)
             self._weights[key] = weight  # first: such a callback may drop the new entry, too
             self._entries[key] = value
-            self._weight += weight
+            self.weight += weight
             return self._evict()
 
     def reweigh(self, key: Key, weight: int) -> list[tuple[Key, Value]]:
@@ -82,7 +78,7 @@ class LRU(Generic[Key, Value]):
         with self._lock:
             if key not in self._entries:
                 return []
-            self._weight += weight - self._weights[key]
+            self.weight += weight - self._weights[key]
             self._weights[key] = weight
             return self._evict()
 
@@ -108,7 +104,7 @@ class LRU(Generic[Key, Value]):
         with self._lock:
             entries, self._entries = self._entries, OrderedDict()
             self._weights = {}
-            self._weight = 0
+            self.weight = 0
         entries.clear()
 
     def items(self) -> list[tuple[Key, Value]]:
@@ -119,15 +115,15 @@ class LRU(Generic[Key, Value]):
     def _remove(self, key: Key) -> Value | None:
         value = self._entries.pop(key, None)
         if value is not None:
-            self._weight -= self._weights.pop(key)
+            self.weight -= self._weights.pop(key)
         return value
 
     def _evict(self) -> list[tuple[Key, Value]]:
         evicted = []
         while len(self._entries) > 1 and (
-            self._weight > self.limit or (self._most is not None and len(self._entries) > self._most)
+            self.weight > self.limit or (self._most is not None and len(self._entries) > self._most)
         ):
             key, value = self._entries.popitem(last=False)
-            self._weight -= self._weights.pop(key)
+            self.weight -= self._weights.pop(key)
             evicted.append((key, value))
         return evicted

@@ -118,6 +118,15 @@ def my_file(folder: Path) -> Path:
     return write(folder / "mine.h5", contents)
 
 
+def test_asked_layout_holds_for_containers_that_are_parsed_later(tmp_path: Path) -> None:
+    layout, folder = tmp_path / "mine.toml", tmp_path / "folder"
+    layout.write_text(MINE)
+    folder.mkdir()
+    my_file(folder)
+    with glassfs.open(folder, layout=layout) as opened:
+        assert "steps.parquet" in opened["mine.h5/runs/take-1"]
+
+
 def test_layout_of_the_manual_finds_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, layout = my_file(tmp_path), tmp_path / "mine.toml"
     layout.write_text(MINE)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from glassfs.content.data import Data
 from glassfs.content.parts import Converted
@@ -57,27 +57,15 @@ def little_endian(description: str) -> str:
 WIDE = "<f4"
 BFLOAT16 = "bfloat16"
 
-
-class _Float8(NamedTuple):
-    """A float of a sign bit, unless there is no mantissa, and of exponent and mantissa bits.
-
-    ``infinity`` is the byte of the positive infinity, if there is one, after which only NaNs follow. ``nans`` are the
-    other bytes that are NaN.
-    """
-
-    mantissa_bits: int
-    bias: int
-    infinity: int = 0x100
-    nans: tuple[int, ...] = ()
-
-
 _FLOAT8 = {
-    "float8_e4m3fn": _Float8(3, 7, nans=(0x7F, 0xFF)),
-    "float8_e4m3fnuz": _Float8(3, 8, nans=(0x80,)),
-    "float8_e5m2": _Float8(2, 15, infinity=0x7C),
-    "float8_e5m2fnuz": _Float8(2, 16, nans=(0x80,)),
-    "float8_e8m0fnu": _Float8(0, 127, nans=(0xFF,)),
+    "float8_e4m3fn": (3, 7, 0x100, (0x7F, 0xFF)),
+    "float8_e4m3fnuz": (3, 8, 0x100, (0x80,)),
+    "float8_e5m2": (2, 15, 0x7C, ()),
+    "float8_e5m2fnuz": (2, 16, 0x100, (0x80,)),
+    "float8_e8m0fnu": (0, 127, 0x100, (0xFF,)),
 }
+"""Floats of a sign bit, unless there is no mantissa, and of exponent and mantissa bits: the bits of the mantissa; the
+bias; the byte of the positive infinity, if there is one, after which only NaNs follow; the other bytes that are NaN."""
 NARROW: Mapping[str, int] = {BFLOAT16: 2, **dict.fromkeys(_FLOAT8, 1)}
 """The kinds, and the bytes of a stored item."""
 

@@ -11,6 +11,7 @@ import threading
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -116,13 +117,12 @@ class Computed(SizedData):
         buffer[:] = self._compute()[offset : offset + len(buffer)]
 
 
+@dataclass(slots=True, eq=False)
 class Regular(Sequence[int]):
     """Bounds of parts of one size, the last of which may be shorter: 0, ``step``, 2 ``step`` … ``end``."""
 
-    __slots__ = ("end", "step")
-
-    def __init__(self, step: int, end: int) -> None:
-        self.step, self.end = step, end
+    step: int
+    end: int
 
     def __len__(self) -> int:
         return -(-self.end // self.step) + 1
@@ -211,23 +211,21 @@ class Converted(SizedData, Made):
     which is why ``size`` is given.
     """
 
-    __slots__ = ("_convert", "_data", "_shown", "_stored")
+    __slots__ = ("_convert", "_data", "_stored", "unit")
+
+    unit: int
 
     def __init__(
         self, data: Data, stored: int, shown: int, size: int, convert: Callable[[bytes], bytes | memoryview],
     ) -> None:
         super().__init__(size)
         self._data = data
-        self._stored, self._shown = stored, shown
+        self._stored, self.unit = stored, shown
         self._convert = convert
 
     @property
-    def unit(self) -> int:
-        return self._shown
-
-    @property
     def at_once(self) -> int:
-        return max(1, PIECE // max(self._shown, self._stored))
+        return max(1, PIECE // max(self.unit, self._stored))
 
     def location(self) -> Location | None:
         return self._data.location()

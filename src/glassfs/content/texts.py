@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+@dataclass(slots=True, eq=False)
 class TextRows(Sequence["str | None"]):
     """Rows of text, or None: row i has ``lengths[i]`` of the bytes ``raw``, those of all rows one after another.
 
@@ -17,10 +19,9 @@ class TextRows(Sequence["str | None"]):
     escapes in the text.
     """
 
-    __slots__ = ("lengths", "present", "raw")
-
-    def __init__(self, raw: bytes, lengths: NDArray[Any], present: NDArray[Any] | None = None) -> None:
-        self.raw, self.lengths, self.present = raw, lengths, present
+    raw: bytes
+    lengths: NDArray[Any]
+    present: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)

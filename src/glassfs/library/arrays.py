@@ -28,7 +28,6 @@ aligned."""
 IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "TIFF", "GIF", "BMP")
 """Formats decoded in plain files. Other formats of Pillow run programs, or are rarely tested."""
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff", ".gif", ".bmp")
-_MODES = {(1, 8): "L", (2, 8): "LA", (3, 8): "RGB", (4, 8): "RGBA", (1, 16): "I;16"}
 _AS_PIXELS = {"1": "L", "P": "RGBA", "PA": "RGBA"}
 
 
@@ -215,10 +214,9 @@ def image_of(image: Image) -> Decoded | None:
     """Return an image of raw pixels, or None if Pillow has no mode for them."""
     from PIL import Image as Pillow
 
-    mode = _MODES.get((image.channels, image.bits))
-    if mode is None or (image.is_planar and image.channels > 1):
+    if image.bits > 8 and image.channels > 1:
         return None
-    return Pillow.frombytes(mode, (image.width, image.height), image.data.whole())
+    return Pillow.fromarray(_of_image(image, True))
 
 
 def _opened(stored: Any, formats: tuple[str, ...]) -> ImageFile:

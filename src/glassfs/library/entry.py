@@ -244,10 +244,7 @@ class Entry(ArrayLike):
     def json(self) -> Any:
         """Return the value of a JSON document or a scalar; of JSON lines, the list of their values."""
         with PartInErrors(self):
-            file = self._file()
-            if isinstance(file.content, (contents.Null, contents.Scalar)) or ".json" in file.name[-6:]:
-                return value_of(file)
-        raise self._error(Unsuited, "is not JSON")
+            return value_of(self._file())
 
     def table(self) -> Table:
         """Return the table of a directory of columns, or of a view's ``.parquet`` file."""
@@ -438,18 +435,16 @@ def _matching(entry: Entry, pattern: Sequence[str], is_lenient: bool = False) ->
     first, rest = pattern[0], pattern[1:]
     if first == "**":
         yield from _below(entry, rest or ["*"], is_lenient)
-    elif not _WILD & set(first):
-        found = _inner(entry, first, is_lenient)
-        if found is not None and (not rest or found.is_dir()):
-            yield from _matching(found, rest, is_lenient)
     else:
-        # With ``**`` further on, a directory that is broken costs its own entries only.
-        is_lenient = is_lenient or "**" in rest
-        for name in _names(entry, is_lenient):
-            if fnmatchcase(name, first):
-                found = _inner(entry, name, is_lenient)
-                if found is not None and (not rest or found.is_dir()):
-                    yield from _matching(found, rest, is_lenient)
+        names = [first]
+        if _WILD & set(first):
+            # With ``**`` further on, a directory that is broken costs its own entries only.
+            is_lenient = is_lenient or "**" in rest
+            names = [name for name in _names(entry, is_lenient) if fnmatchcase(name, first)]
+        for name in names:
+            found = _inner(entry, name, is_lenient)
+            if found is not None and (not rest or found.is_dir()):
+                yield from _matching(found, rest, is_lenient)
 
 
 def _below(entry: Entry, rest: Sequence[str], is_lenient: bool) -> Iterator[Entry]:

@@ -333,9 +333,7 @@ def hint(directory_at: Callable[[str], Directory], path: str) -> str:
 def followed(tree: Tree, path: str, is_link_kept: bool = False) -> Found:
     """Return what a normal path leads to in a tree through links; a link at its end only unless it ``is_link_kept``.
 
-    Raises as ``Tree.lookup``.
-
-    Raises UnfollowedLink for a link that leads out of the tree.
+    Raises as ``Tree.lookup``, and UnfollowedLink for a link that leads out of the tree.
     """
     place, node, links = "/", tree.lookup("/"), 0
     names = list(parts(path))[::-1]

@@ -41,11 +41,8 @@ class Rows:
         self.dtype = dtype
         self._data = data
         self._near = near
-
-    @property
-    def row_size(self) -> int:
+        self.row_size = dtype.itemsize * prod(shape[1:])
         """Bytes of a row."""
-        return self.dtype.itemsize * prod(self.shape[1:])
 
     def row(self, number: int) -> Any:
         """Return a row; a negative number counts from the end. Raises IndexError."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from glassfs import work
 from glassfs.content import Null, Scalar
-from glassfs.errors import Damaged, Unavailable
+from glassfs.errors import Damaged, Unavailable, Unsuited
 from glassfs.source import BUFFERED, SeekableFile
 from glassfs.tree import File
 
@@ -79,12 +79,14 @@ def bytes_of(file: File, start: int = 0, stop: int | None = None) -> bytes:
 
 
 def value_of(file: File) -> Any:
-    """Return the value of a JSON file; of JSON lines, the list of their values. Raises Damaged if it is not JSON."""
+    """Return the value of a JSON file; of JSON lines, the list of their values. Raises Damaged and Unsuited."""
     content = file.content
     if isinstance(content, Null):
         return None
     if isinstance(content, Scalar):
         return content.value
+    if ".json" not in file.name[-6:]:
+        raise Unsuited("is not JSON")
     try:
         if file.name.endswith(".jsonl"):
             return [json.loads(line) for line in bytes_of(file).splitlines()]

@@ -29,7 +29,6 @@ from glassfs.tree.listings import Listings
 from glassfs.tree.omissions import ERROR, Omission
 from glassfs.view import ViewSet
 
-LINK_MODE = stat.S_IFLNK | 0o777
 XATTR_PREFIX = "user.glassfs."
 NO_VIEWS = ViewSet()
 FIRST_EXTENSION = ".npy"
@@ -241,14 +240,11 @@ class Symlink(Node):
     """A symbolic link."""
 
     __slots__ = ("target",)
+    mode = stat.S_IFLNK | 0o777
 
     def __init__(self, name: str, ino: int, origin: Origin, target: str) -> None:
         super().__init__(name, ino, origin)
         self.target = target
-
-    @property
-    def mode(self) -> int:
-        return LINK_MODE
 
 
 class Directory(Node):

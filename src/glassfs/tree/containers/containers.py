@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -168,6 +168,7 @@ class Containers:
 
     def _opening(
         self, location: Location, version: Version, source: Source | None = None, may_wait: bool = False,
+        known: Mapping[Path, Source] | None = None,
     ) -> Opening:
         """Return what a format needs to open that version. Raises Changed if the file has another one now."""
         if source is None:
@@ -176,8 +177,8 @@ class Containers:
                 source.close()
                 raise Changed("has been replaced by another file", source.name)
         return Opening(
-            source, self.services.cache, location.store, location.path, findings=self.kept, may_wait=may_wait,
-            layout=self.layout,
+            source, self.services.cache, location.store, location.path, known=known or {}, findings=self.kept,
+            may_wait=may_wait, layout=self.layout,
         )
 
     def _parse(self, opening: Opening, location: Location, at: str) -> OpenContainer:
@@ -229,7 +230,7 @@ class Containers:
     def _parse_again(self, lease: ContainerLease) -> OpenContainer:
         if lease.is_replaced:
             raise Changed("has been replaced by another file", lease.sources[0].name)
-        opening = lease.opening(self.services.cache, self.kept)
+        opening = self._opening(lease.location, lease.version, lease.sources[0], known=lease.parts)
         lease.acquire()  # so that each file is opened once
         try:
             container = parse(opening)

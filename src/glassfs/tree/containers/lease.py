@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 import xxhash
 
-from glassfs.cache import BlockCache
-from glassfs.cache.findings import Findings
 from glassfs.content import Container
 from glassfs.errors import DeviceFailed, GlassfsError, Unavailable
-from glassfs.formats.registry import Opening, may_be_container
+from glassfs.formats.registry import may_be_container
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
@@ -112,11 +110,10 @@ class ContainerLease(Lease):
             has_other_names,
         )
 
-    def opening(self, cache: BlockCache, findings: Findings) -> Opening:
-        """Return what a format needs to parse it again."""
-        known = dict(zip(self._paths[1:], self.sources[1:], strict=True))
-        store, path = self.location
-        return Opening(self.sources[0], cache, store, path, known=known, findings=findings)
+    @property
+    def parts(self) -> dict[Path, Source]:
+        """The sources of its further files."""
+        return dict(zip(self._paths[1:], self.sources[1:], strict=True))
 
     def settle(
         self, container: Container, parts: Sequence[tuple[Path, Source]], absent: Sequence[tuple[Path, str]],

@@ -246,14 +246,11 @@ class SideBySide(Directory):
     """
 
     __slots__ = ("_sources",)
+    mode = stat.S_IFDIR | 0o555
 
     def __init__(self, sources: Sources) -> None:
         super().__init__("", inode("|".join(sources.locations), 0), sources.newest)
         self._sources = sources
-
-    @property
-    def mode(self) -> int:
-        return stat.S_IFDIR | 0o555
 
     @property
     def overview(self) -> Overview | None:
