@@ -40,10 +40,10 @@ class Stored(Content):
 
     data: Data
     in_file: str = field(default="", kw_only=True)
-    facts: dict[str, str] = field(default_factory=dict, kw_only=True)
+    facts: Mapping[str, str] | None = field(default=None, kw_only=True)
 
     def attributes(self) -> dict[str, str]:
-        return self.located(self.data) | self.facts
+        return {**self.located(self.data), **(self.facts or {})}
 
     def located(self, data: Data) -> dict[str, str]:
         """Return where bytes are stored, as attributes."""
@@ -114,7 +114,7 @@ class Array(Stored):
 
     def attributes(self) -> dict[str, str]:
         found = {"dtype": self.type_name or self.dtype, "shape": str(list(self.resolved_shape))}
-        return found | self.located(self.file or self.data) | self.facts
+        return {**found, **self.located(self.file or self.data), **(self.facts or {})}
 
 
 @dataclass(slots=True)

@@ -92,7 +92,7 @@ def plain(source: Source, asked: DatasetRequests, dataset: Dataset) -> Content:
     if kind.name == "number" and not is_virtual:
         array = _array(source, asked, dataset)
         array.type_name = kind.stored if kind.stored and ">" in kind.stored else kind.text
-        array.facts |= stored
+        array.facts = {**(array.facts or {}), **stored}
         return array
     if not is_virtual and (kind.name == "bytes" or (kind.name in ("text", "compound") and kind.item)):
         data = _stored_data(source, asked, dataset, None, dataset.size)
