@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -110,6 +111,9 @@ class Table:
         with self._parquet() as file:
             reading = _readers.submit(partial(library, file))
             try:
+                # In short waits: Python handles a signal that comes just before a wait only after it.
+                while not wait((reading,), 1.0).done:
+                    pass
                 return reading.result()
             finally:
                 raw = file.raw
