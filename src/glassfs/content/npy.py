@@ -18,6 +18,8 @@ from glassfs.errors import Damaged
 MAGIC = b"\x93NUMPY"
 PREFIX = 12  # bytes that have the length of the header in all versions
 LONGEST = 64 << 10
+LOOKED_AT = 1 << 10
+"""Bytes read to find a header, which has 128 unless the type is a structure."""
 MOST_AXES = 32
 _VERSIONS = {(1, 0): (2, "latin1"), (2, 0): (4, "latin1"), (3, 0): (4, "utf-8")}
 _KEYS = {"descr", "fortran_order", "shape"}

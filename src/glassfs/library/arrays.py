@@ -146,9 +146,11 @@ def of_pixels(image: Decoded) -> NDArray[Any]:
 
 def array_in(file: File) -> Array:
     """Return the array in a ``.npy`` file. Object arrays are refused: they could run any code. Raises Damaged."""
-    length = npy.length_of(file.read(0, npy.PREFIX))
-    head = file.read(0, length or 0)
-    found = npy.parsed(head, file.size) if length and len(head) == length else None
+    head = file.read(0, npy.LOOKED_AT)
+    length = npy.length_of(head) or 0
+    if length > len(head):
+        head = file.read(0, length)
+    found = npy.parsed(head[:length], file.size) if 0 < length <= len(head) else None
     if found is not None:
         origin = file.origin
         return found.array(origin.services.cache, (origin.identity, file.ino, "npy"), b"", file.data)

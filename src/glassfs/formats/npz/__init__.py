@@ -17,8 +17,6 @@ from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 
 END, LONGEST_END = b"PK\5\6", 22 + 0xFFFF
 SUFFIX = b".npy"
-LOOKED_AT = 1 << 10
-"""Bytes of a member read to find its header, which has 128 unless the type is a structure."""
 MOST_DESCRIBED = 1 << 14
 """Members of an archive whose headers are read, one by one; in larger ones all members are files only."""
 
@@ -91,7 +89,7 @@ class ArchiveContents:
     def _read_header(self, entry: ZipEntry) -> npy.ArrayHeader | None:
         # The header of an array is in the first bytes of nearly every member: one read finds the local header and the
         # header of the array.
-        given = self._first_bytes(entry, LOOKED_AT)
+        given = self._first_bytes(entry, npy.LOOKED_AT)
         length = npy.length_of(given)
         if length is None or length > entry.size:
             return None
