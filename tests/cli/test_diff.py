@@ -123,22 +123,7 @@ def test_large_integers_are_compared_exactly(files: Files) -> None:
     differences = found(a, b)
     assert (differences["i.npy"]["differing"], differences["i.npy"]["max_abs"]) == (2, 2**64 - 1)
     assert (differences["u.npy"]["first_a"], differences["u.npy"]["max_abs"]) == (2**64 - 1, 1)
-    assert list(found("--atol", "0.5", a, b)) == ["i.npy", "u.npy"]
-    assert found("--atol", "1", a, b)["i.npy"]["differing"] == 1
-
-
-@settings(max_examples=30, deadline=None)
-@given(hnp.arrays("f8", 5), hnp.arrays("f8", 5), st.floats(0, 2), st.floats(0, 1e300))
-def test_tolerances_are_those_of_allclose(
-    tmp_path_factory: pytest.TempPathFactory, a: Any, b: Any, rtol: float, atol: float,
-) -> None:
-    folder = tmp_path_factory.mktemp("pair")
-    for name, values in (("a.npz", a), ("b.npz", b)):
-        np.savez(folder / name, x=values)
-    with np.errstate(all="ignore"):
-        expected = int((~np.isclose(a, b, rtol, atol, equal_nan=True)).sum())
-    difference = found("--rtol", repr(rtol), "--atol", repr(atol), folder / "a.npz", folder / "b.npz")
-    assert difference.get("x.npy", {"differing": 0})["differing"] == expected
+    assert f"items differ by up to {2**64 - 1}, first at [0]" in glassfs("diff", a, b).lines[0]
 
 
 def test_checkpoints(files: Files) -> None:
@@ -154,18 +139,16 @@ def test_checkpoints(files: Files) -> None:
     assert done.status == 1
     assert sorted(done.lines) == [
         "meta/file.json: bytes: 40000 → 34000",
-        "tensors/half.npy: F32 → F16, 1,998 of 2,000 items differ by up to 0.000244 (relative 0.0004759), "
-        "first at [0, 1]: -0.9989995 → -0.99902344",
+        "tensors/half.npy: F32 [40, 50] → F16 [40, 50]",
         f"tensors/new.npy: only in {b} (7.9K)",
         f"tensors/old.npy: only in {a} (7.9K)",
-        "tensors/rows.npy: [40, 50] → [30, 50], the values of the rows in both are equal",
-        "tensors/w.npy: 51 of 2,000 items differ by up to 0.25 (relative 0.4216), 50 NaN only in B, "
+        "tensors/rows.npy: F32 [40, 50] → F32 [30, 50]",
+        "tensors/w.npy: 51 of 2,000 items differ by up to 0.25, 50 NaN only in B, "
         "first at [3, 7]: -0.84292144 → -0.59292144",
     ]
     assert done.errors == ["glassfs: 4 different, 2 only in one, 1 same"]
-    assert found("--rtol", "1e-3", "--atol", "1e-6", f"{a}/tensors/half.npy", f"{b}/tensors/half.npy") == {"": {
+    assert found(f"{a}/tensors/half.npy", f"{b}/tensors/half.npy") == {"": {
         "difference": "array", "a": {"dtype": "F32", "shape": [40, 50]}, "b": {"dtype": "F16", "shape": [40, 50]},
-        "items": 2000, "differing": 0,
     }}
     brief = glassfs("diff", "-q", a, b)
     assert (brief.lines, brief.errors, brief.status) == ([f"{a} and {b} differ"], [], 1)
@@ -193,13 +176,12 @@ def test_recordings(files: Files) -> None:
         "demo_0.attributes.json: num_samples: 40 → 41",
         f"demo_1/ (3 in it): only in {b}/data",
         f"demo_1.attributes.json: only in {b}/data",
-        "demo_0/actions.npy: 1 of 280 items differ by up to 0.5 (relative 0.002141), first at [33, 2]: 233.0 → 233.5",
-        'demo_0/words.jsonl: 1 of 2 lines differ, first line 1: "red" → "blue"',
+        "demo_0/actions.npy: 1 of 280 items differ by up to 0.5, first at [33, 2]: 233.0 → 233.5",
+        "demo_0/words.jsonl: 14 → 15 bytes, different from byte 1 on",
         "demo_0/meta/episode.json: num_samples: 40 → 41",
     ]
     assert found(f"{a}/data/demo_0/words.jsonl", f"{b}/data/demo_0/words.jsonl") == {"": {
-        "difference": "lines", "lines_a": 2, "lines_b": 2, "differing": 1, "first": 1,
-        "first_a": '"red"\n', "first_b": '"blue"\n',
+        "difference": "bytes", "bytes_a": 14, "bytes_b": 15, "first": 1,
     }}
     assert found(f"{b}/data/demo_1", f"{b}/data/demo_1") == {}
 
@@ -241,14 +223,14 @@ def test_types_that_are_shown_alike_differ(files: Files) -> None:
     write_safetensors(a, {"x": values, "y": values})
     write_safetensors(b, {"x": values.astype("f4"), "y": values[::-1]})
     assert glassfs("diff", f"{a}/tensors", f"{b}/tensors").lines == [
-        "x.npy: BF16 → F32, the values are equal",
-        "y.npy: 8 of 8 items differ by up to 7 (relative 5), first at [0]: 0.0 → 7.0",
+        "x.npy: BF16 [8] → F32 [8]",
+        "y.npy: 8 of 8 items differ by up to 7, first at [0]: 0.0 → 7.0",
     ]
     np.savez(files[0].with_suffix(".npz"), x=values.astype("f4"), y=values.astype("f4"))
     assert found(files[0].with_suffix(".npz"), f"{a}/tensors") == {}  # containers of two formats
     for path, shape in ((a, [8]), (b, [2, 4])):  # no type of NumPy has four bits
         path.write_bytes(packed({"x": described("F4", shape, 0, 4)}, b"word"))
-    assert glassfs("diff", a, b).lines == ["tensors/x.bin: [8] → [2, 4]"]
+    assert glassfs("diff", a, b).lines == ["tensors/x.bin: F4 [8] → F4 [2, 4]"]
 
 
 def robot(path: Path, frames: Any, task: str = "pick") -> None:
@@ -270,27 +252,16 @@ def test_folders_of_containers(files: Files) -> None:
     done = glassfs("diff", a, b)
     size = human_size((a / "old.kdb").stat().st_size)
     assert done.lines == [
-        'notes.txt: 1 of 2 lines differ, first line 2: a → b',
+        "notes.txt: 6 → 6 bytes, different from byte 4 on",
         f"old.kdb: only in {a} ({size})",
         "video.bin: 5 → 5 bytes, different from byte 4 on",
         f"more/ (1 in it): only in {b}",
         'run.kdb/episodes/0/meta/episode.json: language_instruction: "pick" → "place"',
-        *(f"run.kdb/episodes/0/images/cam/00000{number}.png: 60 of 60 items differ by up to 2 (relative "
-          f"{[1, 0.03226, 0.01639][number]}), first at [0, 0, 0]: {60 * number} → {60 * number + 2}"
+        *(f"run.kdb/episodes/0/images/cam/00000{number}.png: 60 of 60 items differ by up to 2, "
+          f"first at [0, 0, 0]: {60 * number} → {60 * number + 2}"
           for number in range(3)),
     ]
     assert found(a, a) == found(f"{a}/", a / ".." / "a") == {}
-
-
-def test_many_frames_and_keys_are_cut_without_json(files: Files) -> None:
-    a, b = (path.with_suffix(".kdb") for path in files)
-    frames = np.zeros((30, 4, 4, 3), np.uint8)
-    robot(a, frames)
-    robot(b, frames + np.uint8(1))
-    lines = glassfs("diff", a, b).lines
-    assert len(lines) == 11
-    assert lines[-1] == "episodes/0/images/cam/: 20 more differences; --json has all"
-    assert len(found(a, b)) == 30
 
 
 def test_documents_are_compared_by_keys(files: Files) -> None:
@@ -310,11 +281,11 @@ def test_documents_are_compared_by_keys(files: Files) -> None:
     (b / "ended.txt").write_text("x")
     done = glassfs("diff", a, b)
     assert done.lines == [
-        'broken.json: 1 of 2 lines differ, first line 2: a → b',
-        r"ended.txt: 1 of 1 lines differ, first line 1: x\n → x",
+        "broken.json: 4 → 4 bytes, different from byte 2 on",
+        "ended.txt: 2 → 1 bytes, different from byte 1 on",
         "info.json: x: 1 → 1.5", "info.json: deep.1.y: null → []", "info.json: true: true → 1",
         f'info.json: gone: "text", only in {a}', f"info.json: deep.2: 2, only in {b}",
-        f'long.json: 1 of 1 lines differ, first line 1: …{"[" * 20}a → …{"[" * 20}b',
+        "long.json: 100,001 → 100,001 bytes, different from byte 100,000 on",
         'value.json: "a" → "b"', f'wide.json: {"k" * 255}…: "a" → "b"',
     ]
     assert done.status == 1
@@ -331,7 +302,7 @@ def test_damage_is_named_and_the_rest_compared(files: Files, damaged: Path) -> N
         writer.add("reward", values + 1)
     done = glassfs("diff", good, damaged)
     assert done.lines == [
-        "reward.npy: 2,000 of 2,000 items differ by up to 1 (relative 1), first at [0]: 1.0 → 0.0",
+        "reward.npy: 2,000 of 2,000 items differ by up to 1, first at [0]: 1.0 → 0.0",
     ]
     assert done.status == 2
     assert done.errors[0].startswith(f"glassfs: {damaged}: signal/bad.npy: zstd data cannot be decoded: ")
@@ -387,7 +358,7 @@ def test_shards_that_both_models_lack_are_no_equality(files: Files) -> None:
     assert "tensors/gone.safetensors: is missing, and with it 1 tensor: y" in done.errors[0]
 
 
-def test_infinite_gaps_are_no_multiple_of_a_number(files: Files) -> None:
+def test_gaps_may_be_infinite(files: Files) -> None:
     a, b = saved(files, ".npz", {"x": np.array([np.inf, 1])}, {"x": np.array([-np.inf, 1])})
     assert "1 of 2 items differ by up to inf, first at [0]" in glassfs("diff", a, b).lines[0]
 
@@ -417,7 +388,7 @@ def test_brief_comparison_reads_no_further_than_the_first_difference(files: File
 
 def test_hostile_texts_are_escaped(files: Files) -> None:
     name, text = "a\u202eb\x9b", "\x1b[31m\u202e"
-    for path, value in zip(files, ("x", text), strict=True):
+    for path, value in zip(files, ("x" * len(text), text), strict=True):
         np.savez(path.with_suffix(".npz"), **{name: np.array([value, "y"])})
     a, b = (path.with_suffix(".npz") for path in files)
     for words in ((), ("--json",)):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import groupby
 from json import dumps, loads
 from typing import Any, TypeAlias
 
@@ -16,31 +14,23 @@ import click
 from glassfs.cli.common import complain, has_frames, located, lookup, name_of, opened, reason_of, type_name
 from glassfs.cli.completion import complete_source, connection_option, json_option, misuse
 from glassfs.cli.layouts import layout_option
-from glassfs.content import Array, Extent, Image, Undecoded
+from glassfs.content import Array, Image, Undecoded
 from glassfs.content import differences as content
-from glassfs.content.differences import Difference, Tolerance
+from glassfs.content.differences import Difference
 from glassfs.errors import GlassfsError, NotFound
-from glassfs.library.stream import stream_of
-from glassfs.sizes import PIECE, human_size
+from glassfs.sizes import human_size
 from glassfs.source.remote.connection import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
-from glassfs.tree.containers.lease import ContainerLease
 from glassfs.tree.nodes import entered
 from glassfs.tree.sources.folder import ContainerDirectory, PlainFile
 from glassfs.tree.tree import demand_shallow
 from glassfs.view import json
 
 LARGEST_DOCUMENT = 8 << 20
-"""Bytes; larger documents are compared by lines, as their values take many times the memory."""
-MOST_PRINTED = 10
-"""Keys of one document, and frames of one directory, that are printed without --json."""
-MOST_CHARACTERS, LONGEST_KEY = 60, 255
-"""Of a value, and of the keys that lead to it, that are printed without --json."""
-READ_TWICE = 64 << 20
-"""Bytes of a container that is read as a whole before what is in it."""
-_TEXTS = (".json", ".jsonl", ".txt", ".csv", ".md", ".yaml", ".toml")
-_FRAME = re.compile(r"(.*/)?[0-9]+\.(png|jpg)")
+"""Bytes; larger documents are compared by bytes, as their values take many times the memory."""
+MOST_CHARACTERS = 255
+"""Of a value, or of the keys that lead to it, that are printed without --json."""
 _Found: TypeAlias = tuple[str, Difference]
 """A path, and how what is there differs."""
 
@@ -49,14 +39,9 @@ _Found: TypeAlias = tuple[str, Difference]
 @click.argument("sources", metavar="A B", nargs=-1, type=click.Path(readable=False), shell_complete=complete_source)
 @json_option("difference")
 @click.option("-q", "--brief", is_flag=True, help="Stop at the first difference, and say only that there is one.")
-@click.option("--rtol", type=click.FloatRange(0), default=0.0, metavar="NUMBER",
-              help="Numbers are equal if |a - b| <= atol + rtol * |b|, as for numpy.allclose. Default: 0.")
-@click.option("--atol", type=click.FloatRange(0), default=0.0, metavar="NUMBER", help="See --rtol. Default: 0.")
 @connection_option
 @layout_option
-def command(
-    sources: tuple[str, ...], as_json: bool, brief: bool, rtol: float, atol: float, connection: Connection,
-) -> int:
+def command(sources: tuple[str, ...], as_json: bool, brief: bool, connection: Connection) -> int:
     """A and B are containers, folders, or paths in them, as in 'glassfs diff old.h5/data/demo_0 new.h5/data/demo_0'.
 
     Prints a line for each container, array, image, document or other file that only one of them has, or that differs,
@@ -66,7 +51,7 @@ def command(
     if len(sources) != 2:
         raise misuse(f"needs two things to compare, as in 'glassfs diff OLD NEW', and got {len(sources)}")
     names = [name_of(source).rstrip("/") for source in sources]
-    comparison = _Comparison(names, (rtol, atol), brief)
+    comparison = _Comparison(names, brief)
     differing = 0
     try:
         with ExitStack() as stack:
@@ -93,8 +78,8 @@ class _Comparison:
     """A comparison of two trees with these names. ``counts`` has what it found, ``troubles`` what it could not compare.
     """
 
-    def __init__(self, names: Sequence[str], tolerance: Tolerance, is_brief: bool) -> None:
-        self._names, self._tolerance, self._is_brief = names, tolerance, is_brief
+    def __init__(self, names: Sequence[str], is_brief: bool) -> None:
+        self._names, self._is_brief = names, is_brief
         self.counts: Counter[str] = Counter()
         self.troubles = 0
 
@@ -144,24 +129,17 @@ class _Comparison:
             if isinstance(x, Undecoded) and isinstance(y, Undecoded):
                 yield from content.of_types(x, y)
             sizes = a.size, b.size  # finding them has a limit of work, unlike reading
+            is_one_format = a.origin.format == b.origin.format
+            if isinstance(x, Image) and isinstance(y, Image):
+                x, y = content.pixels(x), content.pixels(y)
             if isinstance(x, Array) and isinstance(y, Array):
-                is_one_format = a.origin.format == b.origin.format
-                yield from content.of_arrays(x, y, self._tolerance, is_one_format, self._is_brief)
-            elif isinstance(x, Image) and isinstance(y, Image):
-                yield from content.of_arrays(content.pixels(x), content.pixels(y), self._tolerance)
-            elif content.are_equal(a.data, b.data):
+                yield from content.of_arrays(x, y, is_one_format, self._is_brief)
                 return
-            elif not all(file.name.endswith(_TEXTS) for file in (a, b)):
-                yield from content.of_bytes(a.data, b.data)
-            else:
-                try:
-                    if max(sizes) > LARGEST_DOCUMENT or not all(file.name.endswith(".json") for file in (a, b)):
-                        raise ValueError("is no document")
-                    yield from content.of_documents(a.read(0, sizes[0]), b.read(0, sizes[1]))
-                except (ValueError, RecursionError):
-                    streams = stream_of(a, a.name), stream_of(b, b.name)
-                    # Of a line of more than PIECE bytes, the pieces count as lines.
-                    yield from content.of_lines(*(iter(partial(one.readline, PIECE), b"") for one in streams))
+            found = list(content.of_bytes(a.data, b.data))
+            if found and max(sizes) <= LARGEST_DOCUMENT and all(file.name.endswith(".json") for file in (a, b)):
+                with suppress(ValueError, RecursionError):  # is no document
+                    found = list(content.of_documents(a.read(0, sizes[0]), b.read(0, sizes[1])))
+            yield from found
 
     def _children(self, path: str, a: Directory, b: Directory) -> Iterator[tuple[str, Node | None, Node | None]]:
         """Yield the children of two directories by name, None for what one of them lacks; nothing if they are equal."""
@@ -188,18 +166,9 @@ class _Comparison:
 
 
 def _are_same(a: Directory, b: Directory) -> bool:
-    """Return whether two directories are one, or containers of the same bytes, as far as that is cheap to find out."""
+    """Return whether two directories are one, or containers of one version of a file."""
     are_roots = isinstance(a, ContainerDirectory) and isinstance(b, ContainerDirectory)
-    if a.origin.identity == b.origin.identity:
-        return are_roots or a.ino == b.ino
-    with a.origin.lease as p, b.origin.lease as q:
-        is_cheap = p.size <= READ_TWICE and not any(source.is_remote for source in (*p.sources, *q.sources))
-        # What is in a file that both lack cannot be compared.
-        is_whole = not any(isinstance(lease, ContainerLease) and lease.absent for lease in (p, q))
-        return are_roots and is_cheap and is_whole and len(p.sources) == len(q.sources) and all(
-            content.are_equal(Extent(x, 0, x.size), Extent(y, 0, y.size))
-            for x, y in zip(p.sources, q.sources, strict=True)
-        )
+    return a.origin.identity == b.origin.identity and (are_roots or a.ino == b.ino)
 
 
 def _child(directory: Directory, name: str) -> Node | None:
@@ -238,22 +207,9 @@ def _json_lines(all_found: Iterator[_Found]) -> Iterator[str]:
     return (dumps(loads(json.line({"path": path, **found}))) for path, found in all_found)
 
 
-def _group(found: _Found) -> str:
-    """Return what differences are printed together; "" for those that are all printed."""
-    path, difference = found
-    frame = _FRAME.fullmatch(path)
-    return path if difference["difference"] == "key" else frame[1] or "" if frame else ""
-
-
 def _lines(all_found: Iterator[_Found], names: Sequence[str]) -> Iterator[str]:
     """Yield the lines for people."""
-    for group, some in groupby(all_found, _group):
-        number = 0
-        for number, (path, found) in enumerate(some, 1):
-            if not group or number <= MOST_PRINTED:
-                yield printable(f"{path or names[0]}{_sentence(found, names)}")
-        if group and number > MOST_PRINTED:
-            yield printable(f"{group}: {number - MOST_PRINTED:,} more differences; --json has all")
+    return (printable(f"{path or names[0]}{_sentence(found, names)}") for path, found in all_found)
 
 
 def _sentence(found: Difference, names: Sequence[str]) -> str:
@@ -267,53 +223,29 @@ def _sentence(found: Difference, names: Sequence[str]) -> str:
         return f": {', '.join(_of_array(found))}"
     if kind == "bytes":
         return f": {found['bytes_a']:,} → {found['bytes_b']:,} bytes, different from byte {found['first']:,} on"
-    if kind == "lines":
-        lines = f"{found['differing']:,} of {max(found['lines_a'], found['lines_b']):,} lines differ"
-        return f": {lines}, first line {found['first']:,}: {_change(found['first_a'], found['first_b'])}"
     name = ".".join(map(str, found["key"])) if kind == "key" else kind
-    name = f"{_cut(name, most=LONGEST_KEY)}: " if name else ""  # a document may be a single value
+    name = f"{_cut(name)}: " if name else ""  # a document may be a single value
     if "a" in found and "b" in found:
-        return f": {name}{_change(found['a'], found['b'])}"
-    return f": {name}{_cut(_text(found.get('a', found.get('b'))))}, only in {names['b' in found]}"
+        return f": {name}{_text(found['a'])} → {_text(found['b'])}"
+    return f": {name}{_text(found.get('a', found.get('b')))}, only in {names['b' in found]}"
 
 
 def _of_array(found: Difference) -> Iterator[str]:
-    a, b = found["a"], found["b"]
-    rows = " of the rows in both" if a["shape"] != b["shape"] else ""
-    if a["dtype"] != b["dtype"]:
-        yield f"{type_name(a['dtype'])} → {type_name(b['dtype'])}"
-    if rows:
-        yield f"{a['shape']} → {b['shape']}"
-    if found.get("differing"):
-        most = f" by up to {_rounded(found['max_abs'])}" if "max_abs" in found else ""
-        relative = f" (relative {_rounded(found['max_rel'])})" if "max_rel" in found else ""
-        yield f"{found['differing']:,} of {found['items']:,} items{rows} differ{most}{relative}"
-        yield from (f"{found[f'nan_{side}']:,} NaN only in {side.upper()}" for side in "ab" if f"nan_{side}" in found)
-        yield f"first at {found['first']}: {_change(found['first_a'], found['first_b'])}"
-    elif "differing" in found:
-        yield f"the values{rows} are equal"
-
-
-def _rounded(number: float) -> str:
-    return f"{number:.4g}" if isinstance(number, float) else str(number)
-
-
-def _change(a: Any, b: Any) -> str:
-    """Return two values, long ones from where they begin to differ."""
-    whole = _text(a), _text(b)
-    texts = [text.rstrip("\n") for text in whole]
-    if texts[0] == texts[1]:  # a last line without an end
-        texts = list(whole)
-    differing = (number for number, (p, q) in enumerate(zip(*texts, strict=False)) if p != q)
-    start = max(0, next(differing, 0) - 20) if max(map(len, texts)) > MOST_CHARACTERS else 0
-    return " → ".join(_cut(text, start) for text in texts)
+    if "differing" not in found:
+        yield " → ".join(f"{type_name(found[side]['dtype'])} {found[side]['shape']}" for side in "ab")
+        return
+    most = found.get("max_abs")
+    most = f"{most:.4g}" if isinstance(most, float) else most
+    gap = "" if most is None else f" by up to {most}"
+    yield f"{found['differing']:,} of {found['items']:,} items differ{gap}"
+    yield from (f"{found[f'nan_{side}']:,} NaN only in {side.upper()}" for side in "ab" if f"nan_{side}" in found)
+    yield f"first at {found['first']}: {_text(found['first_a'])} → {_text(found['first_b'])}"
 
 
 def _text(value: Any) -> str:
-    """Return a line of a text, or a value as JSON."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else json.line(value).decode()
+    """Return the beginning of a value as JSON."""
+    return _cut(json.line(value).decode())
 
 
-def _cut(text: str, start: int = 0, most: int = MOST_CHARACTERS) -> str:
-    end = start + most
-    return f"{'…' if start else ''}{text[start:end]}{'…' if len(text) > end else ''}"
+def _cut(text: str) -> str:
+    return f"{text[:MOST_CHARACTERS]}{'…' if len(text) > MOST_CHARACTERS else ''}"
