@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import Any, NoReturn, SupportsIndex, TypeVar
 from weakref import WeakValueDictionary, finalize
 
@@ -59,19 +58,6 @@ class _OpenTree:
 _all: WeakValueDictionary[str, _OpenTree] = WeakValueDictionary()
 
 
-def _refuse(path: Any) -> NoReturn:
-    name = path if isinstance(path, str) else ", ".join(map(str, path)) if isinstance(path, Iterable) else str(path)
-    raise OSError(errno.EROFS, os.strerror(errno.EROFS), name)
-
-
-def _refuse_write(number: int) -> Callable[..., NoReturn]:
-    """Return a method that raises EROFS for its argument of that number, given by position or keyword."""
-    def refuse(self: AbstractFileSystem, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse([*args, *kwargs.values()][number])
-
-    return refuse
-
-
 class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The contents of a container, or of a folder of containers: ``glassfs://PATH::CONTAINER``.
 
@@ -100,14 +86,11 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._opened = _all.get(token) or _all.setdefault(token, _OpenTree(asked, token))
         self._shown = shown(source)
         self._is_remote = is_url(source)
-        asked_for: dict[str, Any] = {
-            "fo": os.fspath(fo) if self._is_remote else source, "target_protocol": target_protocol,
-            "target_options": target_options, "views": views, "cache_size": cache_size, "spool": spool,
-        }
-        self._asked_for = {name: value for name, value in asked_for.items() if value not in (None, "", {})}
+        name = os.fspath(fo) if self._is_remote else source
+        self._arguments = (name, target_protocol, target_options, views, cache_size, spool)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self._asked_for), ()
+        return type(self), self._arguments
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._shown}>"
@@ -133,7 +116,12 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def info(self, path: str, **kwargs: Any) -> Info:
         """Return ``name``, ``type``, ``size``, ``mode``, and the times of the container."""
         path = self._strip_protocol(path)
-        return self._fresh(lambda: self._info_of(path))
+
+        def found() -> Info:
+            node = self._node(path)
+            return _info(path, node.mode, node.size if isinstance(node, File) else None, node)
+
+        return self._fresh(found)
 
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
         """List a directory. ``size`` is None where it needs a read, which ``info`` makes."""
@@ -146,8 +134,9 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if not detail:
                 return [above + name for name in node.names()]
             return [
-                self._linked(above + name, fact) if stat.S_ISLNK(fact[2]) else _info(above + name, fact, owner)
-                for name, fact, owner in _listed(node)
+                self._linked(above + text(name), mode) if stat.S_ISLNK(mode)
+                else _info(above + text(name), mode, size, owner)
+                for (name, _, mode, size), owner in _listed(node)
             ]
         except Refused as error:  # a container in a folder: callers that walk skip OSErrors
             raise Damaged(error.reason, error.source or self._shown, error.part) from error
@@ -180,14 +169,13 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if callable(on_error):
                 on_error(error)
             return
-        names = {
-            "" if info["name"] == path else info["name"].rpartition("/")[2]: info
-            for info in listed if info["type"] != "link"
-        }
-        dirs: Any = {name: info for name, info in names.items() if name and info["type"] == "directory"}
-        files: Any = {name: info for name, info in names.items() if name not in dirs}
+        kinds: dict[str, dict[str, Info]] = {"directory": {}, "file": {}, "link": {}}
+        for info in listed:
+            kinds[info["type"]][info["name"].removeprefix(path).lstrip("/")] = info
+        dirs: Any = kinds["directory"]
+        files: Any = kinds["file"]
         # fsspec's own walk would follow links to directories, which may lead in a circle.
-        links = {name for name, info in dirs.items() if info.get("islink")}
+        links = {name for name, info in dirs.items() if "islink" in info}
         if not kwargs.get("detail"):
             dirs, files = list(dirs), list(files)
         if topdown:
@@ -227,17 +215,14 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
         """Return the bytes of a file, or for a pattern, a list or a whole directory a dict from paths to bytes."""
         paths = self.expand_path(path, recursive=recursive)
-        if paths == [self._strip_protocol(path)] and not self.isdir(paths[0]):
-            return self.cat_file(paths[0], **kwargs)
         if recursive:
             paths = [one for one in paths if not self.isdir(one)]
-        found = self.cat_ranges(
-            paths, kwargs.get("start"), kwargs.get("end"), on_error="raise" if on_error == "raise" else "return",
-        )
-        is_left_out = on_error == "omit"
+        if paths == [self._strip_protocol(path)]:
+            return self.cat_file(paths[0], **kwargs)
+        found = self.cat_ranges(paths, kwargs.get("start"), kwargs.get("end"), on_error=on_error)
         return {
             one: data for one, data in zip(paths, found, strict=True)
-            if not (is_left_out and isinstance(data, Exception))
+            if on_error != "omit" or not isinstance(data, Exception)
         }
 
     def cat_ranges(
@@ -266,7 +251,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _open(self, path: str, mode: str = "rb", **kwargs: Any) -> GlassfsFile:
         if set(mode) & set("wax+"):
-            _refuse(path)
+            self._refuse()
         if mode != "rb":
             raise ValueError(f"invalid mode {mode}")
         try:
@@ -286,10 +271,6 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return paths.entered(normal(path), is_exact=True)
         except GlassfsError as error:
             raise error.at(self._shown) from None
-
-    def _info_of(self, path: str) -> Info:
-        node = self._node(path)
-        return _info(path, (b"", node.ino, node.mode, node.size if isinstance(node, File) else None), node)
 
     def _found(self, path: str) -> Node | None:
         """Return the node at a path, or None. Raises if a source cannot be opened."""
@@ -344,17 +325,19 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         with ThreadPoolExecutor(min(16, len(items)), "glassfs-ranges") as pool:
             return list(pool.map(done, items))
 
-    def _linked(self, path: str, fact: Facts) -> Info:
+    def _linked(self, path: str, mode: int) -> Info:
         """Return the info of a link's target, or of type "link" if it is broken."""
         try:
             return self.info(path) | {"islink": True}
         except (GlassfsError, OSError):
-            return {"name": path, "size": None, "type": "link", "mode": fact[2], "islink": True}
+            return {"name": path, "size": None, "type": "link", "mode": mode, "islink": True}
 
     # Writing.
 
-    mkdir = makedirs = rmdir = _rm = rm = pipe_file = pipe = touch = _refuse_write(0)
-    cp_file = copy = mv = put_file = put = _refuse_write(1)
+    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), self._shown)
+
+    mkdir = makedirs = rmdir = _rm = rm = pipe_file = pipe = touch = cp_file = copy = mv = put_file = put = _refuse
 
 
 class GlassfsFile(io.BufferedReader):
@@ -372,11 +355,8 @@ class GlassfsFile(io.BufferedReader):
         self.size = raw.size
         self._version = version_of(file)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopened, (self.fs, self.path, self.tell(), self._version)
-
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        return self.__reduce__()
+        return _reopened, (self.fs, self.path, self.tell(), self._version)
 
 
 def _reopened(fs: AbstractFileSystem, path: str, position: int, version: str) -> GlassfsFile:
@@ -388,24 +368,21 @@ def _reopened(fs: AbstractFileSystem, path: str, position: int, version: str) ->
     return file
 
 
-def _listed(directory: Directory) -> Iterator[tuple[str, Facts, Node]]:
-    """Yield name and facts of each child, and a node with the same times."""
+def _listed(directory: Directory) -> Iterator[tuple[Facts, Node]]:
+    """Yield the facts of each child, and a node with the same times."""
     if isinstance(directory, Settled):
-        facts: Iterable[tuple[Facts, Node]] = ((fact, directory) for fact in directory.facts(0, directory.count))
-    else:
-        facts = ((facts_of(node), node) for node in directory.listing())
-    return ((text(fact[0]), fact, node) for fact, node in facts)
+        return ((fact, directory) for fact in directory.facts(0, directory.count))
+    return ((facts_of(node), node) for node in directory.listing())
 
 
 def _part(file: File, start: int | None, end: int | None) -> bytes:
     with file.origin.lease:
         file.prepare()
         first, last, _ = slice(start, end).indices(file.size)
-        return bytes_of(file, first, max(first, last))
+        return bytes_of(file, first, last)
 
 
-def _info(path: str, fact: Facts, node: Node) -> Info:
-    _, _, mode, size = fact
+def _info(path: str, mode: int, size: int | None, node: Node) -> Info:
     time = node.origin.mtime_ns / 1e9
     is_directory = stat.S_ISDIR(mode)
     return {
