@@ -11,7 +11,7 @@ import fcntl
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
 from glassfs.errors import GlassfsError
@@ -58,9 +58,19 @@ def opened(name: str, mode: int = 0o666, folder: int | None = None, *, is_shared
 
 
 def locked(name: str) -> BinaryIO:
-    """Open a file, as ``opened`` does if it is shared, that no other program shall write. Raises GlassfsError."""
-    with writing(name):
-        descriptor = opened(name, is_shared=True)
+    """Open a file, as ``opened`` does if it is shared, that no other program shall write. Raises GlassfsError.
+
+    A signal leaves no new file.
+    """
+    is_new = not os.path.lexists(name)
+    try:
+        with writing(name):
+            descriptor = opened(name, is_shared=True)
+    except BaseException as error:
+        if is_new and not isinstance(error, GlassfsError):
+            with suppress(OSError):
+                os.unlink(name)
+        raise
     if is_locked(descriptor):
         os.close(descriptor)
         raise GlassfsError("another program is writing to it", name)

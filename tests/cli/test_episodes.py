@@ -1,4 +1,4 @@
-"""Test ``glassfs episodes``: the table of a mount, from one process or many, and resumed after an interruption."""
+"""Test ``glassfs episodes``: the table of a mount, from one process or many."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import NamedTuple
 from unittest import mock
 
 import pytest
@@ -21,7 +20,7 @@ import pytest
 from glassfs.cli.stopping import Stopped
 from glassfs.content.pieces import ContainerPiece, piece_of
 from glassfs.content.summary import COLUMNS, RECORD_COLUMNS
-from glassfs.datasets.table import CSV_SAFE, encoded, head, read_back
+from glassfs.datasets.table import CSV_SAFE, encoded, head
 from glassfs.library import open_tree
 from tests.cli.glassfs_command import fails, glassfs
 from tests.conftest import DATA, Scale
@@ -40,24 +39,6 @@ def folder(tmp_path: Path) -> Path:
     sound(folder / "none.kas")
     (folder / "notes.txt").write_text("no container")
     return folder
-
-
-class Table(NamedTuple):
-    """A table of ``folder`` in a format, with a report; ``words`` is the command that writes them."""
-
-    form: str
-    output: Path
-    report: Path
-    words: tuple[str | Path, ...]
-
-
-@pytest.fixture(params=["jsonl", "csv"])
-def table(request: pytest.FixtureRequest, folder: Path, tmp_path: Path) -> Table:
-    """Return a complete table, and its report."""
-    report, output = tmp_path / "report.jsonl", tmp_path / f"all.{request.param}"
-    words = ("episodes", folder, "--output", output, "--report", report)
-    assert glassfs(*words).status == 0
-    return Table(request.param, output, report, words)
 
 
 def shown(source: Path, form: str) -> bytes:
@@ -115,23 +96,10 @@ def test_safe_csv_has_no_formulas_in_texts(folder: Path, tmp_path: Path) -> None
     assert {(cells["container"], cells["total_reward"], cells["channels"]) for cells in found} == {
         ("'-a.kdb", "-0.5", '["=1"]'),
     }
-    assert {container for container, _ in read_back(CSV_SAFE, io.BytesIO(raw))} == {"-a.kdb"}
     done = glassfs("episodes", folder, "--csv-safe", "--format", "csv")
     plain = glassfs("episodes", folder, "--format", "csv")
     assert done.output.count(b",'=1+1 ") == plain.output.count(b",=1+1 ") > 0 == done.output.count(b",=1+1")
     fails(glassfs("episodes", folder, "--csv-safe"), "--csv-safe needs --format csv (see 'glassfs episodes --help')", 2)
-
-
-def test_safe_csv_is_continued_and_no_other(folder: Path, tmp_path: Path) -> None:
-    robot(folder / "=b.kdb", 2)
-    words = ("episodes", folder, "--output", tmp_path / "all.csv", "--report", tmp_path / "report.jsonl", "--csv-safe")
-    assert glassfs(*words).status == 0
-    whole = (tmp_path / "all.csv").read_bytes()
-    assert glassfs(*words, "--resume").status == 0
-    assert (tmp_path / "all.csv").read_bytes() == whole and b"\n'=b.kdb,1," in whole
-    (tmp_path / "all.csv").write_bytes(whole.replace(b"'=", b"="))
-    done = glassfs(*words, "--resume")
-    assert done.status == 1 and done.errors[0].endswith(" was written without --csv-safe")
 
 
 def test_containers_are_named_as_in_a_mount(folder: Path) -> None:
@@ -157,13 +125,10 @@ def test_unknown_endings_are_refused(folder: Path, name: str, tmp_path: Path) ->
 
 def test_an_unreadable_container_loses_its_rows_only(folder: Path, tmp_path: Path) -> None:
     (folder / "z.kdb").write_bytes((folder / "z.kdb").read_bytes()[:200])
-    report = tmp_path / "report.jsonl"
-    done = glassfs("episodes", folder, "--report", report, "--output", tmp_path / "all.jsonl")
+    done = glassfs("episodes", folder, "--output", tmp_path / "all.jsonl")
     assert (done.status, len(done.errors)) == (1, 2) and done.errors[1].startswith("7 containers, 1 fault; ")
     assert done.errors[0].startswith(f"glassfs: {folder}/z.kdb: ")
     assert (tmp_path / "all.jsonl").read_bytes() == shown(folder, "jsonl")
-    lines = [json.loads(line) for line in report.read_text().splitlines()]
-    assert [line["path"] for line in lines if not line["ok"]] == [f"{folder}/z.kdb"]
 
 
 @pytest.mark.slow
@@ -178,54 +143,6 @@ def test_a_long_table_is_processed_in_parts(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(episodes, "PIECE", 100_000)
     assert glassfs("episodes", folder, "--jobs", 2).output == shown(folder, "jsonl")
     assert glassfs("episodes", folder).output == shown(folder, "jsonl")
-
-
-def test_resume_reads_changed_containers_again(table: Table, folder: Path) -> None:
-    """Their rows are at the end; rows of deleted containers are dropped."""
-    robot(folder / "a/run.kdb", 9, "another")
-    (folder / "z.kdb").unlink()
-    done = glassfs(*table.words, "--resume")
-    wanted = glassfs("episodes", folder, "--format", table.form).output
-    rows = glassfs("episodes", folder).output.count(b"\n")
-    where = f"report in {table.report}; {rows} rows in {table.output}"
-    assert (done.status, done.errors) == (0, [f"6 containers, 0 faults; {where}"])
-    assert sorted(table.output.read_bytes().split(b"\n")) == sorted(wanted.split(b"\n"))
-
-
-def test_resume_refuses_a_table_of_another_format(table: Table, folder: Path) -> None:
-    other = "csv" if table.form == "jsonl" else "jsonl"
-    before = table.output.read_bytes(), table.report.read_bytes()
-    done = glassfs(*table.words, "--format", other, "--resume")
-    fails(done, f"{table.output}: cannot resume: line 1 is not a row of episodes as {other}")
-    assert (table.output.read_bytes(), table.report.read_bytes()) == before
-    assert sorted(folder.parent.iterdir()) == sorted([folder, table.report, table.output])
-
-
-def test_resume_reads_renamed_containers_again(table: Table, folder: Path) -> None:
-    """With other sources, the rows name the same containers differently."""
-    sources = folder / "a", folder / "b", folder / "z.kdb"
-    assert glassfs("episodes", *sources, *table.words[2:], "--resume").status == 0
-    wanted = glassfs("episodes", *sources, "--format", table.form).output
-    assert sorted(table.output.read_bytes().splitlines()) == sorted(wanted.splitlines())
-
-
-def test_resume_refuses_foreign_rows_and_adds_missing_ones(table: Table) -> None:
-    """A killed program leaves FILE.part, whose last row may be torn."""
-    form, output, _, words = table
-    whole = output.read_bytes()
-    start = whole.index(b"z.kdb,0" if form == "csv" else b'{"container": "z.kdb"')
-    end, line = whole.index(b"\n", start) + 1, whole.count(b"\n", 0, start) + 1
-    part = output.rename(f"{output}.part")
-    part.write_bytes(whole[:start] + b"damaged\n" + whole[start:])
-    done = glassfs(*words, "--resume")
-    fails(done, f"{part}: cannot resume: line {line} is not a row of episodes as {form}")
-    assert part.read_bytes().count(b"damaged") == 1 and not output.exists()
-    part.write_bytes(whole[:start] + whole[end:] + (b'z,0,"torn\r\n' if form == "csv" else b'{"container": "z", "torn'))
-    assert glassfs(*words, "--resume").status == 0
-    assert sorted(output.read_bytes().split(b"\n")) == sorted(whole.split(b"\n"))
-    output.unlink()
-    fails(glassfs(*words, "--resume"), f"{output}: nothing to resume: neither it nor its .part file exists")
-    assert not part.exists()
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet"])
@@ -259,17 +176,10 @@ def test_a_signal_as_the_part_is_created_leaves_none(folder: Path, tmp_path: Pat
 
 
 def test_options_and_outputs_that_cannot_work_are_refused(folder: Path, tmp_path: Path) -> None:
-    report = tmp_path / "report.jsonl"
-    end = "(see 'glassfs episodes --help')"
-    done = glassfs("episodes", folder, "--report", report, "--resume", "--output", tmp_path / "x.parquet")
-    fails(done, f"--resume cannot continue a Parquet file, only jsonl or csv {end}", 2)
-    done = glassfs("episodes", folder, "--report", report, "--resume")
-    fails(done, f"--resume needs --output FILE {end}", 2)
     done = glassfs("episodes", folder, "--output", folder)
     fails(done, f"{folder}: is a folder")
     done = glassfs("episodes", folder, "--output", tmp_path / "none/x.csv")
     fails(done, f"{tmp_path}/none/x.csv.part: cannot be written: No such file or directory")
-    assert not report.exists()
 
 
 def test_parquet_is_not_written_to_a_terminal(folder: Path) -> None:
@@ -293,19 +203,19 @@ def test_only_one_program_writes_a_file(tmp_path: Path) -> None:
         assert (tmp_path / "all.jsonl.part").exists()
 
 
-def test_output_never_replaces_sources_containers_or_report(folder: Path, tmp_path: Path) -> None:
-    other, report, notes = robot(tmp_path / "other.kdb"), tmp_path / "report.jsonl", folder / "notes.txt"
+def test_output_never_replaces_sources_or_containers(folder: Path, tmp_path: Path) -> None:
+    other, notes = robot(tmp_path / "other.kdb"), folder / "notes.txt"
     link = tmp_path / "link"
     link.symlink_to(notes)
     before = {path: path.read_bytes() for path in (other, notes)}
     for output, reason in (
         (other, "is a container; name another file"), (notes, "is a source; name another file"),
-        (link, "is a source; name another file"), (report, "is the report; name another file"),
+        (link, "is a source; name another file"),
     ):
-        done = glassfs("episodes", folder, notes, "--output", output, "--report", report, "--format", "csv")
+        done = glassfs("episodes", folder, notes, "--output", output, "--format", "csv")
         fails(done, f"{output}: {reason}")
     assert {path: path.read_bytes() for path in before} == before
-    assert not report.exists() and not list(tmp_path.glob("*.part"))
+    assert not list(tmp_path.glob("*.part"))
 
 
 @pytest.mark.parametrize("form", ["jsonl", "parquet"])

@@ -175,16 +175,14 @@ def test_memory_is_independent_of_the_number_of_containers(tmp_path: Path, scale
 
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("command", [
-    "verify", *(pytest.param(command, marks=pytest.mark.slow) for command in ("episodes", "export")),
-])
+@pytest.mark.parametrize("command", ["verify", pytest.param("export", marks=pytest.mark.slow)])
 def test_resume_reads_containers_of_several_files_again(command: str, jobs: str, tmp_path: Path) -> None:
     """The version of the main file does not show that another file was removed or is back."""
     folder, report = tmp_path / "data", tmp_path / "report.jsonl"
     shutil.copytree(DATA / "wshard/go_chunked", folder)
     part = folder / "go_long_chunk_0001.wshard"
     words: list[str | Path] = [command, "--jobs", jobs, "--report", report, folder]
-    words += {"export": [tmp_path / "target"], "episodes": ["--output", tmp_path / "all.csv"]}.get(command, [])
+    words += [tmp_path / "target"] if command == "export" else []
     assert glassfs(*words).status == 0
     part.rename(tmp_path / "part")
     assert glassfs(*words, "--resume").status == 1
@@ -215,7 +213,7 @@ with stoppable():
 
 
 @pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("command", ["verify", "episodes", "export"])
+@pytest.mark.parametrize("command", ["verify", "export"])
 def test_an_unexpected_error_costs_one_container(command: str, jobs: str, tmp_path: Path) -> None:
     folder, report = tmp_path / "data", tmp_path / "report.jsonl"
     folder.mkdir()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
 from typing import Any, BinaryIO, TypeAlias
 
 import click
@@ -28,10 +27,9 @@ from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
 from glassfs.datasets.batch.found import TABLE, Opener, Search
-from glassfs.datasets.batch.report import Report
 from glassfs.datasets.batch.run import BatchRun, RunPlan
 from glassfs.datasets.files import in_order
-from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, chosen, encoded, head, mark, read_back, writer
+from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, chosen, encoded, head, mark, writer
 from glassfs.datasets.where import condition, why_none
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
@@ -43,7 +41,6 @@ PART = ".part"
 """The suffix of a file that is not complete."""
 _Rest: TypeAlias = tuple[int, int, str]
 """Where to continue: block of the container's table, row number, and the container's version."""
-_Opened: TypeAlias = tuple[Callable[[Any], None], Callable[[SearchHit], bool], int]
 
 
 @click.command()
@@ -61,7 +58,7 @@ _Opened: TypeAlias = tuple[Callable[[Any], None], Callable[[SearchHit], bool], i
 @click.option(
     "--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal, with --output.",
 )
-@many_options("Continue report and FILE: containers with a line in the report are not read again. Not for parquet.")
+@many_options()
 @connection_option
 @layout_option
 def command(
@@ -78,18 +75,13 @@ def command(
         if form != CSV:
             raise misuse("--csv-safe needs --format csv")
         form = CSV_SAFE
-    if plan.is_resumed and not output:
-        raise misuse("--resume needs --output FILE")
-    if plan.is_resumed and (form == PARQUET or where):
-        raise misuse(f"--resume cannot continue {'with --where' if where else 'a Parquet file, only jsonl or csv'}")
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
     search = found_under(sources, connection)
     if output:
-        _demand_replaceable(output, sources, plan.report)
-    is_kept = bool(plan.report and output) and form != PARQUET
+        _demand_replaceable(output, sources)
     work = Rows(connection, form, where)
-    with stoppable(is_kept), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
+    with stoppable(), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
         run, rows, tables, known = _run(plan, search, work, bar, output)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
@@ -122,11 +114,9 @@ def _form_of(output: str) -> str:
     return form
 
 
-def _demand_replaceable(output: str, sources: Sequence[str], report: str) -> None:
-    """Raise Refused if FILE must not be overwritten: the report, a source or a container."""
+def _demand_replaceable(output: str, sources: Sequence[str]) -> None:
+    """Raise Refused if FILE must not be overwritten: a source or a container."""
     path = os.path.realpath(output)
-    if report and os.path.realpath(report) in (path, path + PART):
-        raise Refused("is the report; name another file", output)
     if os.path.isfile(path):
         if any(os.path.realpath(source) == path for source in sources if not is_url(source)):
             raise Refused("is a source; name another file", output)
@@ -140,12 +130,12 @@ def _run(
 ) -> tuple[BatchRun, int, Counter[str], Counter[str]]:
     """Return the run, the numbers of rows in the file and of containers for each joined table, and of known values."""
     form = work.form
-    tables, known = Counter[str](), Counter[str]()
+    tables, known, rows = Counter[str](), Counter[str](), 0
 
     # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
     with batch(plan, bar) as run, ExitStack() as stack:
-        write, is_still, rows = stack.enter_context(_opened(plan, search, run.report, form, output))
-        for found, outcome in run.outcomes(search.all(), work, is_ordered=True, is_still=is_still):
+        write = stack.enter_context(_opened(form, output))
+        for found, outcome in run.outcomes(search.all(), work, is_ordered=True):
             if outcome.data:
                 write(outcome.data)
             rows += outcome.rows or 0
@@ -159,33 +149,44 @@ def _run(
 
 
 @contextmanager
-def _opened(plan: RunPlan, search: Search, report: Report | None, form: str, output: str) -> Iterator[_Opened]:
-    """Open the output; yield what writes to it, which containers it has already, and the rows it has."""
+def _opened(form: str, output: str) -> Iterator[Callable[[Any], None]]:
+    """Open the output for a ``with``; yield what writes rows to it."""
     if not output:
         sys.stdout.buffer.write(head(form))
         with writer(form, sys.stdout.buffer) as write:
-            yield write, lambda found: False, 0
+            yield write
         return
-    with AtomicFile(output, is_kept=report is not None and form != PARQUET) as whole:
-        containers = set[str]()
-        rows = 0
-        if report is not None and report.known_lines:
-            with whole.resuming() as before:
-                # Rows of a container count only if all of them are there: the last container's may be incomplete.
-                found = Counter(one for one, _ in read_back(form, before))
-                containers |= {
-                    one.path for one in search.all() if isinstance(one, SearchHit) and plan.shard.has(one.key)
-                    and (known := report.known(one.name, one.version)) and known.has_rows(one.path, found[one.path])
-                }
-                rows = sum(found[one] for one in containers)
-                before.seek(0)
-                whole.file.write(head(form))
-                whole.file.writelines(line for one, line in read_back(form, before) if one in containers)
-        else:
-            whole.begin(head(form), mark(form))
-        with writer(form, whole.file, os.path.dirname(output) or ".", partial(outputs.writing, output)) as write:
-            yield write, lambda found: found.path in containers, rows
-        whole.end()
+    with _replacing(output, mark(form)) as file:
+        file.write(head(form))
+        with writer(form, file, os.path.dirname(output) or ".", partial(outputs.writing, output)) as write:
+            yield write
+
+
+@contextmanager
+def _replacing(name: str, mark: bytes) -> Iterator[BinaryIO]:
+    """Provide a file that gets the name at the end of the ``with``, and is removed after an error.
+
+    Until then it is locked, and has another name. Raises GlassfsError if it cannot be written, or if a file has that
+    name which does not begin with ``mark``.
+    """
+    if os.path.isdir(name):
+        raise GlassfsError("is a folder", name)
+    part = name + PART
+    with outputs.locked(part) as file:
+        # What begins with our mark is of a run that was killed.
+        if not mark.startswith(os.pread(file.fileno(), len(mark), 0)):
+            raise GlassfsError("exists and is not from this command; move it away first", part)
+        try:
+            with outputs.writing(name):
+                file.truncate(0)
+            yield file
+            with outputs.writing(name):
+                file.flush()
+                os.rename(part, name)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(part)
+            raise
 
 
 @dataclass(frozen=True)
@@ -238,95 +239,3 @@ class Rows:
         rows = sum(one.piece.rows for one in placed)
         data = encoded(self.form, placed)
         return Outcome(faults, is_container, data, rest, opener.is_several, rows, tables=tuple(tables), known=known)
-
-
-class AtomicFile:
-    """The file at ``name``, open as ``file`` in a ``with``; it gets its name when it is complete.
-
-    Until then it is locked, and has another name. If it ``is_kept``, an incomplete part stays after an interruption.
-    Entering raises GlassfsError if the file cannot be written.
-    """
-
-    file: BinaryIO
-
-    def __init__(self, name: str, is_kept: bool) -> None:
-        self._name, self._part = name, name + PART
-        self._is_kept = is_kept
-        self._is_over = False
-
-    def __enter__(self) -> AtomicFile:
-        if os.path.isdir(self._name):
-            raise GlassfsError("is a folder", self._name)
-        self.file = self._opened(self._part)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with suppress(OSError):
-            if not self._is_over and not (self._is_kept and os.path.getsize(self._part)):
-                os.unlink(self._part)
-        try:
-            self.file.close()
-        except OSError:  # reported already if an error is under way
-            if kind is None:
-                raise
-
-    def begin(self, head: bytes, mark: bytes) -> None:
-        """Start over with ``head``. Raises GlassfsError if there is a part that does not begin with ``mark``."""
-        with outputs.writing(self._name):
-            # An empty part, or one with the beginning of our own head, was interrupted early and has nothing to lose.
-            if not mark.startswith(os.pread(self.file.fileno(), len(mark), 0)):
-                self._is_over = True
-                raise GlassfsError("exists and is not from this command; move it away first", self._part)
-            self.file.truncate(0)
-            self.file.write(head)
-            self.file.flush()
-
-    @contextmanager
-    def resuming(self) -> Iterator[BinaryIO]:
-        """Provide the part, or the complete file if there is no part. In the ``with``, ``file`` is to get what is kept.
-
-        The complete file stays until the new one is complete. Raises GlassfsError if neither exists. An error in the
-        ``with`` passes through with the file's name, and both files are then unchanged.
-        """
-        part = before = self.file
-        name = self._part
-        if not os.path.getsize(self._part):
-            name = self._name
-            try:
-                before = open(name, "rb")  # noqa: SIM115
-            except FileNotFoundError:
-                raise GlassfsError("nothing to resume: neither it nor its .part file exists", name) from None
-        # What is kept goes to a third file, so that an interruption leaves the part or the complete file as it was.
-        new = f"{self._part}-{os.urandom(8).hex()}"
-        self.file = self._opened(new)
-        try:
-            with outputs.writing(self._name):
-                yield before
-                self.file.flush()
-                os.rename(new, self._part)
-        except BaseException as error:
-            os.unlink(new)
-            if isinstance(error, GlassfsError):
-                raise error.at(name) from None
-            raise
-        finally:
-            before.close()
-            part.close()
-
-    def end(self) -> None:
-        """Give the complete file its name."""
-        with outputs.writing(self._name):
-            self.file.flush()
-            os.rename(self._part, self._name)
-        self._is_over = True
-
-    def _opened(self, name: str) -> BinaryIO:
-        """Open and lock a file, created if missing; a signal leaves no new file."""
-        is_new = not os.path.lexists(name)
-        try:
-            return outputs.locked(name)
-        except BaseException as error:
-            if is_new and not isinstance(error, GlassfsError):
-                with suppress(OSError):
-                    os.unlink(name)
-            raise

@@ -89,8 +89,13 @@ class Progress:
         self._sum = total
 
 
-def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Add the options to a command, which gets a ``plan``; ``resume`` describes ``--resume``."""
+def many_options(
+    resume: str = "", *, is_report_needed: bool = True,
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Add the options to a command, which gets a ``plan``; ``resume`` describes ``--resume``.
+
+    Without it there is no report either.
+    """
     options = [
         click.option(
             "--jobs", metavar="N", default="1", type=_jobs,
@@ -101,16 +106,21 @@ def many_options(resume: str, *, is_report_needed: bool = True) -> Callable[[Cal
             "--shard", metavar="I/N", default="0/1", type=_shard,
             help="Process only part I of N, counted from 0; a container's path decides its part.",
         ),
-        click.option(
-            "--report", metavar="FILE", default="", type=click.Path(readable=False),
-            help="Write a line of JSON to FILE for each container when it is done.",
-        ),
-        click.option("--resume", is_flag=True, help=resume),
     ]
+    if resume:
+        options += [
+            click.option(
+                "--report", metavar="FILE", default="", type=click.Path(readable=False),
+                help="Write a line of JSON to FILE for each container when it is done.",
+            ),
+            click.option("--resume", is_flag=True, help=resume),
+        ]
 
     def with_options(command: Callable[..., int]) -> Callable[..., int]:
         @wraps(command)
-        def with_plan(*, jobs: int, scheduler: str, shard: Shard, report: str, resume: bool, **others: Any) -> int:
+        def with_plan(
+            *, jobs: int, scheduler: str, shard: Shard, report: str = "", resume: bool = False, **others: Any,
+        ) -> int:
             if scheduler and jobs != 1:
                 raise misuse("--jobs and --scheduler cannot be used together")
             if resume and not report and is_report_needed:

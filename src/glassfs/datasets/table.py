@@ -1,4 +1,4 @@
-"""Encode the table of episodes, write it, and read rows back from an incomplete file.
+"""Encode the table of episodes, and write it.
 
 Rows arrive as ``ContainerPiece`` and are written at once; a Parquet table is assembled at the end from an unnamed
 temporary file. One thread.
@@ -6,21 +6,17 @@ temporary file. One thread.
 
 from __future__ import annotations
 
-import csv
-import json as standard_json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
-from glassfs.content.episodes import TEXT
 from glassfs.content.join import Joined
 from glassfs.content.pieces import ContainerPiece, piece_of, records, rows_in
 from glassfs.content.summary import COLUMNS, CONTAINER, EPISODES, RECORD_COLUMNS
 from glassfs.datasets.blocks import BlockTable, RowStore
-from glassfs.errors import GlassfsError
 from glassfs.view import json
 from glassfs.view.csv.cells import cell
 from glassfs.view.csv.cells import encoded as as_csv
@@ -106,57 +102,3 @@ def writer(
         for piece in Parquet(Joined(EPISODES, lambda: table.rows), cache, (EPISODES,)).pieces():
             file.write(piece)
         file.flush()
-
-
-def read_back(form: str, file: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """Yield the rows in a file, each as its container and its bytes, up to an incomplete last row.
-
-    Raises GlassfsError if the file has other contents.
-    """
-    return _csv_back(file, form == CSV_SAFE) if form in _ALL_CSV else _jsonl_back(file)
-
-
-def _jsonl_back(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    for number, line in enumerate(file, 1):
-        if not line.endswith(b"\n"):
-            return
-        row: Any = None
-        with suppress(ValueError, RecursionError):
-            row = standard_json.loads(line)
-        if not isinstance(row, dict) or tuple(row) != tuple(COLUMNS) or not isinstance(row[CONTAINER], str):
-            raise _no_row(number, JSONL)
-        yield row[CONTAINER], line
-
-
-def _csv_back(file: BinaryIO, is_safe: bool) -> Iterator[tuple[str, bytes]]:
-    first = file.readline()
-    if first != head(CSV):
-        if head(CSV).startswith(first):
-            return
-        raise _no_row(1, CSV)
-    csv.field_size_limit(8 << 20)  # a list of texts as JSON is smaller
-    raw, is_open = b"", False
-    for number, line in enumerate(file, 2):
-        raw += line
-        is_open ^= line.count(b'"') % 2 == 1
-        if is_open:  # a text with a line break goes on
-            continue
-        if not line.endswith(b"\n"):
-            return
-        try:
-            (row,) = csv.reader([raw.decode()], strict=True)
-        except (csv.Error, ValueError):
-            raise _no_row(number, CSV) from None
-        if len(row) != len(COLUMNS):
-            raise _no_row(number, CSV)
-        if is_safe and any(
-            dtype == TEXT and _FORMULA.match(shown) and not shown.startswith("'")
-            for dtype, shown in zip(COLUMNS.values(), row, strict=True)
-        ):
-            raise GlassfsError(f"cannot resume: line {number} was written without --csv-safe")
-        yield row[0][1:] if is_safe and _FORMULA.match(row[0]) else row[0], raw
-        raw = b""
-
-
-def _no_row(number: int, form: str) -> GlassfsError:
-    return GlassfsError(f"cannot resume: line {number} is not a row of episodes as {form}")

@@ -210,15 +210,3 @@ def test_paths_are_recognized_however_they_are_typed(tmp_path: Path, monkeypatch
         others = ["data/b.kdb", "a/../data/a.kdb", "s3:/bucket/a.kdb", "/data/a.kdb"]
         assert [faults(report, name) for name in (*same, "s3://bucket/a.kdb")] == [0] * 6
         assert [faults(report, name) for name in others] == [None] * 4
-
-
-def test_rows_are_known_with_the_container_name(tmp_path: Path) -> None:
-    path = tmp_path / "report.jsonl"
-    with written(path) as report:
-        report.write("data/a.kdb", "1", [], "a.kdb", 3)
-        report.write("data/b.kdb", "1", [], "b.kdb", 0)
-    assert [(line["container"], line["rows"]) for line in lines_of(path)] == [("a.kdb", 3), ("b.kdb", 0)]
-    with written(path, is_resumed=True) as report:
-        known = report.known("data/a.kdb", "1")
-        assert known is not None and known.has_rows("a.kdb", 3)
-        assert not (known.has_rows("a.kdb", 2) or known.has_rows("data/a.kdb", 3))

@@ -1,9 +1,8 @@
 """Read and write a report: a file with one line of JSON per container, in order of completion.
 
 A line is ``{"path", "version", "ok", "faults"}``, with ``"omitted"`` if the container has what is not shown, and
-``"command"`` unless that is ``verify``: a report belongs to one command. If the container has table rows,
-``"container"`` is its name in them and ``"rows"`` their number. A container is recognized by its path, however typed,
-and its version.
+``"command"`` unless that is ``verify``: a report belongs to one command. A container is recognized by its path, however
+typed, and its version.
 
 Each line is appended at once. A killed program leaves complete lines and at most one incomplete line, which the next
 run removes. A lock on the file ensures a single writer. Each known line takes a few words of memory. One thread.
@@ -32,16 +31,10 @@ _BEGIN = b'{"path": "'
 
 
 class ReportLine(NamedTuple):
-    """An earlier line: numbers of ``faults``, ``rows`` and what is ``omitted``, and a hash of the name in the rows."""
+    """The numbers of ``faults`` and of what is ``omitted`` in an earlier line."""
 
     faults: int
-    rows: int
-    container: int
     omitted: int
-
-    def has_rows(self, container: str, rows: int) -> bool:
-        """Return whether the container had so many rows under this name."""
-        return self.rows == rows and self.container == _hash(container)
 
 
 class Report:
@@ -69,18 +62,13 @@ class Report:
         """Return the line for this version of a container, if there was one at the start."""
         return self._known.get(_key(path, version))
 
-    def write(
-        self, path: str, version: str, faults: Sequence[str], container: str = "", rows: int | None = None,
-        omitted: Sequence[str] = (),
-    ) -> None:
+    def write(self, path: str, version: str, faults: Sequence[str], omitted: Sequence[str] = ()) -> None:
         """Append a line."""
         line: dict[str, Any] = {"path": path, "version": version, "ok": not faults, "faults": list(faults)}
         if omitted:
             line["omitted"] = list(omitted)
         if self._command != VERIFY:
             line["command"] = self._command
-        if rows is not None:
-            line |= {"container": container, "rows": rows}
         # One write for each line, without a buffer: the file has it when the caller goes on, whatever ends the program.
         rest = memoryview(f"{json.dumps(line)}\n".encode())
         with outputs.writing(self._name):
@@ -121,17 +109,13 @@ def _parsed(raw: bytes) -> tuple[str, bytes, ReportLine] | None:
     """Return the command, key and contents of a line; None if it is not a line of a report."""
     with suppress(ValueError, RecursionError):  # also of text that is not Unicode
         found = json.loads(raw)
-        match isinstance(found, dict) and {"command": VERIFY, "container": "", "rows": 0, "omitted": []} | found:
+        match isinstance(found, dict) and {"command": VERIFY, "omitted": []} | found:
             case {
                 "path": str(path), "version": str(version), "ok": bool(), "faults": list(faults),
-                "command": str(command), "container": str(container), "rows": int(rows), "omitted": list(omitted),
+                "command": str(command), "omitted": list(omitted),
             }:
-                return command, _key(path, version), ReportLine(len(faults), rows, _hash(container), len(omitted))
+                return command, _key(path, version), ReportLine(len(faults), len(omitted))
     return None
-
-
-def _hash(text: str) -> int:
-    return xxhash.xxh64_intdigest(raw(text))
 
 
 def _key(path: str, version: str) -> bytes:

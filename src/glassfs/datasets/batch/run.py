@@ -113,14 +113,12 @@ class BatchRun:
         items = self._items(found, is_still)
         workers = self.workers
         faults: list[Problem] = []
-        is_several, rows = False, None
+        is_several = False
         for item, outcome in here(work, items) if workers is None else Mapping(work, workers, is_ordered).all(items):
             # The caller shows the outcome before it is noted: an interruption may repeat a container, never lose one.
             yield item, outcome
             faults += outcome.faults
             is_several = is_several or outcome.is_several
-            if outcome.rows is not None:
-                rows = (rows or 0) + outcome.rows
             if outcome.rest is None:
                 self.containers += outcome.is_container
                 omitted = sum(fault.is_omitted for fault in faults)
@@ -132,8 +130,8 @@ class BatchRun:
                     # Several files have no version that a listing shows: without one the container is read again.
                     version = "" if is_several else item.version
                     lines = [[str(fault) for fault in faults if fault.is_omitted is kind] for kind in (False, True)]
-                    self.report.write(item.name, version, lines[0], item.path, rows, lines[1])
-                faults, is_several, rows = [], False, None
+                    self.report.write(item.name, version, *lines)
+                faults, is_several = [], False
 
     def _items(
         self, found: Iterable[SearchHit | Unlisted], is_still: Callable[[SearchHit], bool],
