@@ -128,11 +128,12 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def ls(self, path: str, detail: bool = True, walked: _Walked | None = None, **kwargs: Any) -> list[Any]:
         """List a directory. ``size`` is None where it needs a read, which ``info`` makes."""
         path = self._strip_protocol(path)
-        node = self._node(path)
-        if not isinstance(node, Directory):
-            return [self.info(path)] if detail else [path]
         above = f"{path}/" if path else ""
+        self._paths()  # raises what the source itself does
         try:
+            node = self._node(path)
+            if not isinstance(node, Directory):
+                return [self.info(path)] if detail else [path]
             if not detail:
                 return [above + name for name in node.names()]
             infos = [
