@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
@@ -115,23 +115,21 @@ def _header(container: content.Container) -> dict[str, Any]:
 
 def _described_folder(source: str, connection: Connection, quick: bool) -> dict[str, Any]:
     """Return the containers in a folder by format: number, size, and sums of what they have."""
-    formats: dict[str, Counter[str]] = {}
+    formats: dict[str, Counter[str]] = defaultdict(Counter)
     unreadable: list[str] = []
     omitted: list[str] = []
     with closing(Opener(connection)) as opener:
         for hit in Search([source], connection).all():
-            if isinstance(hit, Unlisted):
-                lines = omitted if isinstance(hit.error, LeftOut) else unreadable
-                lines.append(f"{hit.name}: {reason_of(hit.error, hit.name).removeprefix('omitted: ')}")
-                continue
             try:
+                if isinstance(hit, Unlisted):
+                    raise hit.error
                 found = opener.known(opener.named(hit), f"info {quick}", partial(_summed, quick))
+                formats[found.pop("format")].update(containers=1, **found)
             except Unrecognised:
                 continue
             except (GlassfsError, OSError) as error:
-                unreadable.append(f"{hit.name}: {reason_of(error, hit.name)}")
-                continue
-            formats.setdefault(found.pop("format"), Counter()).update(containers=1, **found)
+                lines = omitted if isinstance(error, LeftOut) else unreadable
+                lines.append(f"{hit.name}: {reason_of(error, hit.name).removeprefix('omitted: ')}")
     omitted = named_omissions(omitted)
     table = {"table": TABLE} if not formats and os.path.isfile(os.path.join(source, TABLE)) else {}
     return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted} | table
@@ -176,8 +174,10 @@ def _counted(tree: Tree, size: int, start: str = "/") -> dict[str, Any]:
     ratio = round(raw / size, 3) if size else None
     if omitted:
         counts["omitted"] = len(omitted)
-    found = {"contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized}
-    return found | {"unreadable": unreadable, "omitted": named_omissions(omitted)}
+    return {
+        "contents": counts, "raw_bytes": raw, "ratio": ratio, "not_counted": unsized, "unreadable": unreadable,
+        "omitted": named_omissions(omitted),
+    }
 
 
 def _counted_episodes(container: content.Container) -> dict[str, Any]:
@@ -212,9 +212,9 @@ def _views(sources: Sources) -> dict[str, list[str]]:
         except GlassfsError:
             continue
         # Episodes and frames are alike: the first one shows what all of them have.
-        is_numbered = bool(nodes) and nodes[0].name.partition(".")[0].isdigit()
-        known = {node.name: node for node in islice(nodes, 1 if is_numbered else None)}
-        for node in islice(more, 1 if is_numbered else None):
+        searched = 1 if nodes and nodes[0].name.partition(".")[0].isdigit() else None
+        known = {node.name: node for node in nodes[:searched]}
+        for node in more[:searched]:
             below = known.get(node.name)
             if below is None:
                 paths = found.setdefault(os.path.splitext(node.name)[1] or node.name, [])

@@ -41,6 +41,8 @@ PROTOCOL = "glassfs"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 Info = dict[str, Any]
+_Walked = tuple[Any, set[str]]
+"""What a walk does on errors, and the paths of the links that it found."""
 _Range = tuple[str, int | None, int | None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -81,7 +83,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         super().__init__(**options)
         source, connection = source_of(fo, target_protocol, target_options)
         asked = OpenArguments((source,), cache_size, spool, views, connection)
-        token = hashlib.sha256(repr(astuple(asked)).encode("utf-8", "surrogatepass")).hexdigest()
+        token = hashlib.sha256(repr(astuple(asked)).encode()).hexdigest()
         # The token covers all arguments, in every process: file systems with the same one show the same.
         self._opened = _all.get(token) or _all.setdefault(token, _OpenTree(asked, token))
         self._shown = shown(source)
@@ -123,17 +125,18 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         return self._fresh(found)
 
-    def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:
+    def ls(self, path: str, detail: bool = True, walked: _Walked | None = None, **kwargs: Any) -> list[Any]:
         """List a directory. ``size`` is None where it needs a read, which ``info`` makes."""
         path = self._strip_protocol(path)
-        node = self._node(path)
-        if not isinstance(node, Directory):
-            return [self.info(path)] if detail else [path]
         above = f"{path}/" if path else ""
+        self._paths()  # raises what the source itself does
         try:
+            node = self._node(path)
+            if not isinstance(node, Directory):
+                return [self.info(path)] if detail else [path]
             if not detail:
                 return [above + name for name in node.names()]
-            return [
+            infos = [
                 self._linked(above + text(name), mode) if stat.S_ISLNK(mode)
                 else _info(above + text(name), mode, size, owner)
                 for (name, _, mode, size), owner in _listed(node)
@@ -142,6 +145,10 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise Damaged(error.reason, error.source or self._shown, error.part) from error
         except GlassfsError as error:
             raise error.at(self._shown) from None
+        if walked is not None:
+            walked[1].update(info["name"] for info in infos if "islink" in info)
+            infos = [info for info in infos if info["type"] != "link"]
+        return infos
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         return self._found(path) is not None
@@ -153,48 +160,25 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return isinstance(self._found(path), File)
 
     def walk(
-        self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit", **kwargs: Any,
+        self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit",
+        walked: _Walked | None = None, **kwargs: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
         """Walk as fsspec does, with one listing per directory. Links to directories are listed but not followed; broken
-        links are left out."""
-        if maxdepth is not None and maxdepth < 1:
-            raise ValueError("maxdepth must be at least 1")
-        self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
-        path = self._strip_protocol(path)
-        try:
-            listed = self.ls(path)
-        except (OSError, GlassfsError) as error:
-            if on_error == "raise":
-                raise
-            if callable(on_error):
-                on_error(error)
-            return
-        kinds: dict[str, dict[str, Info]] = {"directory": {}, "file": {}, "link": {}}
-        for info in listed:
-            kinds[info["type"]][info["name"].removeprefix(path).lstrip("/")] = info
-        dirs: Any = kinds["directory"]
-        files: Any = kinds["file"]
-        # fsspec's own walk would follow links to directories, which may lead in a circle.
-        links = {name for name, info in dirs.items() if "islink" in info}
-        if not kwargs.get("detail"):
-            dirs, files = list(dirs), list(files)
-        if topdown:
-            yield path, dirs, files
-        # The caller may remove directories from what was yielded, to skip them: so they are entered afterward.
-        if maxdepth is None or maxdepth > 1:
-            deeper = maxdepth and maxdepth - 1
-            for name in dirs:
-                if name not in links:
-                    yield from self.walk(f"{path}/{name}".lstrip("/"), deeper, topdown, on_error, **kwargs)
-        if not topdown:
-            yield path, dirs, files
+        links are left out. ``walked`` is set below the first directory."""
+        if walked is None:
+            self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
+            walked = on_error, set()
+        on_error, links = walked
+        # fsspec passes ``walked`` on to ``ls`` and to this method, which it calls for each directory, links included.
+        if self._strip_protocol(path) not in links:
+            yield from super().walk(path, maxdepth, topdown, on_error, walked=walked, **kwargs)
 
     def ukey(self, path: str) -> str:
         """Return a key that changes whenever the bytes may have changed."""
         path = self._strip_protocol(path)
         node = self._node(path)
-        words = path, node.origin.identity, str(node.origin.mtime_ns)
-        return hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest()
+        version = path, node.origin.identity, node.origin.mtime_ns
+        return hashlib.sha256(repr(version).encode()).hexdigest()
 
     def checksum(self, path: str) -> int:
         return int(self.ukey(path), 16)
