@@ -9,12 +9,11 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from glassfs import work
 from glassfs.content import (
     Container,
     Content,
@@ -33,21 +32,19 @@ from glassfs.content.allowance import OBJECT
 from glassfs.content.container import LayoutReport
 from glassfs.content.episodes import EPISODES_KEY, recording_in
 from glassfs.content.features import features_of
-from glassfs.errors import LASTING, Damaged, GlassfsError, Unavailable
+from glassfs.errors import LASTING, Damaged, GlassfsError
 from glassfs.layouts.borders import KeptFacts, borders_of
 from glassfs.layouts.form import EACH, NUMBER, WHOLE, Layout, Pattern
 from glassfs.layouts.recording import EpisodeContents, EpisodePlace, below, child, name_of, texts_of
 from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
-from glassfs.threads import DaemonPool
 
 AT_ONCE = 16
 """Episodes in a block of the table."""
 TRIED = 4
 """Groups that a wildcard of ``match`` looks into: a container of another layout costs no more."""
 
-_ahead = DaemonPool("episodes")
 _Described = tuple[dict[str, Any], str]
 """A row and the features of its episode."""
 
@@ -88,8 +85,6 @@ class Episodes:
         self._opened, self._allowance = opened, opened.allowance
         self._fault: GlassfsError | None = None
         """Why the episodes cannot be found, if that is so."""
-        self._prepared = -1
-        """The block of the table that was prepared last."""
         self._last: tuple[int, list[_Described]] = (-1, [])
         """The number of the block of the table that was described last, and its rows."""
         self._known_lists: dict[str, dict[str, list[str]] | None] = {}
@@ -176,57 +171,39 @@ class Episodes:
             name = b"rows 1 %b %d" % (found.layout.digest, block)
             described = _unpacked(self._opened.found(name) or b"", len(self._numbers(found, block)))
             if not described:
-                described, is_whole = self._made(found, block, found.has_groups and block == last + 1)
+                described, is_whole = self._made(found, block)
                 if is_whole:  # what is missing may be there tomorrow: a filter, for example
                     self._opened.keep(name, zlib.compress(json.dumps(described).encode(), 1))
             self._last = block, described
         return described
 
-    def _made(self, found: _Found, block: int, is_next: bool) -> tuple[list[_Described], bool]:
+    def _made(self, found: _Found, block: int) -> tuple[list[_Described], bool]:
         """Return the rows of a block from the contents, and whether all could be read."""
         self._prepare(found, block)
         described, is_whole = [], True
-        # A pass over all blocks is likely, and a worker process can describe the next groups meanwhile.
-        with self._preparing(found, block + 1) if is_next else nullcontext():
-            for number in self._numbers(found, block):
-                contents, position = self._contents(found, number), None if found.is_one else number
-                try:
-                    row = contents.row(position)
-                    described.append((row, features_of(contents.recorded, contents.steps)))
-                except LASTING:  # it cannot be listed, which hides no other episode
-                    described.append(({"position": position}, ""))
-                    contents.is_whole = False
-                is_whole = is_whole and contents.is_whole
+        for number in self._numbers(found, block):
+            contents, position = self._contents(found, number), None if found.is_one else number
+            try:
+                row = contents.row(position)
+                described.append((row, features_of(contents.recorded, contents.steps)))
+            except LASTING:  # it cannot be listed, which hides no other episode
+                described.append(({"position": position}, ""))
+                contents.is_whole = False
+            is_whole = is_whole and contents.is_whole
         return described, is_whole
-
-    @contextmanager
-    def _preparing(self, found: _Found, block: int) -> Iterator[None]:
-        """Prepare a block on another thread during a ``with``."""
-        ahead = work.derived()
-        prepared = None
-        with suppress(Unavailable):  # without a thread it is prepared when it is needed
-            prepared = _ahead.submit(partial(work.done_for, ahead, partial(self._prepare, found, block)))
-        try:
-            yield
-            if prepared is not None:
-                work.is_done(prepared)
-        except BaseException:
-            ahead.cancel()
-            raise
 
     def _numbers(self, found: _Found, block: int) -> range:
         return range(found.number)[block * AT_ONCE : (block + 1) * AT_ONCE]
 
     def _prepare(self, found: _Found, block: int) -> None:
-        """Ask for all that the rows of a block need of groups at once, unless that was asked already."""
+        """Ask for all that the rows of a block need of groups at once."""
         numbers = self._numbers(found, block)
-        if found.has_groups and numbers and block != self._prepared:
+        if found.has_groups:
             paths = [tuple(group.key for group in found.episode(number).groups[1:]) for number in numbers]
             layout = found.layout
             choices = [one for some in (*layout.columns.values(), *layout.record.values()) for one in some]
             needed = {one.own for choice in choices for one in (choice.value, choice.when) if one and one.own}
             self._container.prepare(paths, sorted(needed), [pattern.text for pattern in layout.omit])
-            self._prepared = block
 
     def _contents(self, found: _Found, number: int) -> EpisodeContents:
         return EpisodeContents(found.layout, found.episode(number), self._lists, self._allowance.part())
