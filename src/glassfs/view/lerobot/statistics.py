@@ -69,14 +69,12 @@ def of_numbers(chunks: Iterable[NDArray[Any]], rows: int) -> Statistics:
         count, values = aggregate(parts)
     ordered = np.ascontiguousarray(np.concatenate(sample).T)
     ordered.sort(1)
-    if count == 1:
-        values[QUANTILE_ROWS] = values[MEAN]
-    else:
-        values[QUANTILE_ROWS] = _quantiles(ordered, np.arange(ordered.shape[1] + 1)).T
-    # NaN is sorted to the end, so the first and the last value show whether all are finite.
-    for column in np.flatnonzero(~np.isfinite(ordered[:, [0, -1]]).all(1)):
-        finite = ordered[column][np.isfinite(ordered[column])]
-        values[:, column] = _of_sorted(finite, np.ones(len(finite), np.int64))
+    for number, column in enumerate(ordered):
+        finite = column[np.isfinite(column)]
+        found = _of_sorted(finite, np.ones(len(finite), np.int64))
+        # Of finite values, all rows count for what is no quantile, and not only those that are sorted.
+        taken = QUANTILE_ROWS if len(finite) == len(column) else slice(None)
+        values[taken, number] = found[taken]
     return Statistics(count, values)
 
 
@@ -93,27 +91,27 @@ def _moments(chunk: NDArray[Any]) -> Statistics:
     return Statistics(len(chunk), values)
 
 
-def _quantiles(ordered: NDArray[Any], below: Counts) -> Floats:
-    """Return the quantiles [columns, 5] of columns of sorted values, [columns, n]: NaN where values are not finite.
+def _quantiles(values: NDArray[Any], below: Counts) -> Floats:
+    """Return the five quantiles of sorted values: NaN if their range is not finite.
 
     ``below[i]`` is how many values come before value ``i``, and ``below[n]`` how many there are.
     """
     import numpy as np
 
-    wanted, found = np.array(QUANTILES) * below[-1], np.empty((len(ordered), len(QUANTILES)))
     with np.errstate(all="ignore"):
-        for number, column in enumerate(ordered):
-            # Floats keep their dtype, in which the padding may be nothing; others become float64. So do LeRobot's.
-            start, stop = column[0] - PADDING, column[-1] + PADDING
-            step = (stop - start) / BINS
-            edges = np.append(np.arange(BINS).astype(step.dtype) * step + start, stop)
-            # A bin has its lower edge, and the last one both.
-            before = np.append(below[np.searchsorted(column, edges[:-1])], below[-1])
-            bins = np.minimum(np.searchsorted(before[1:], wanted), BINS - 1)
-            parts = (wanted - before[bins]) / (before[bins + 1] - before[bins])
-            within = edges[bins] + parts * (edges[bins + 1] - edges[bins])
-            found[number] = np.where(bins == 0, start, within) if np.isfinite(stop - start) else np.nan
-    return found
+        # Floats keep their dtype, in which the padding may be nothing; others become float64. So do LeRobot's.
+        start, stop = values[0] - PADDING, values[-1] + PADDING
+        step = (stop - start) / BINS
+        if not np.isfinite(step):
+            return np.full(len(QUANTILES), np.nan)
+        edges = np.append(np.arange(BINS).astype(step.dtype) * step + start, stop)
+        # A bin has its lower edge, and the last one both.
+        before = np.append(below[np.searchsorted(values, edges[:-1])], below[-1])
+        wanted = np.array(QUANTILES) * below[-1]
+        bins = np.minimum(np.searchsorted(before[1:], wanted), BINS - 1)
+        parts = (wanted - before[bins]) / (before[bins + 1] - before[bins])
+        found: Floats = np.where(bins == 0, start, edges[bins] + parts * (edges[bins + 1] - edges[bins]))
+        return found
 
 
 def sampled(frames: int) -> list[int]:
@@ -172,7 +170,7 @@ def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
 
     if not len(values):
         return np.zeros(len(NAMES))
-    below = np.cumsum([0, *times])
+    below = np.append(0, np.cumsum(times))
     total = int(below[-1])
     wide = values.astype(np.float64)
     mean = np.clip(times @ wide / total, wide[0], wide[-1])
@@ -180,8 +178,7 @@ def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
     # LeRobot repeats the value, for which a histogram has no width.
     if total == 1:
         return np.array([mean, mean, mean, deviation, *[mean] * len(QUANTILES)])
-    quantiles = _quantiles(values.reshape(1, -1), below)[0]
-    return np.array([wide[0], wide[-1], mean, deviation, *quantiles])
+    return np.array([wide[0], wide[-1], mean, deviation, *_quantiles(values, below)])
 
 
 def aggregate(parts: Sequence[Statistics]) -> Statistics:

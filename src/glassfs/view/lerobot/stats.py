@@ -141,24 +141,21 @@ class EpisodeStatistics:
         """Return the numbers of episodes, [episodes, numbers]: those of each feature one after another."""
         import numpy as np
 
-        dataset = self._dataset
-        inside = self._numbers_inside
-        numbers = np.empty((end - first, sum(feature.width for feature in self.features)))
-        pieces = self._pieces
+        dataset, pieces = self._dataset, self._pieces
+        lowest, highest = bisect_right(pieces, first) - 1, bisect_left(pieces, end)
+        found, defaults = [], []
         with self._cache.waiting():
-            for at in range(bisect_right(pieces, first) - 1, bisect_left(pieces, end)):
-                begin, stop = pieces[at], pieces[at + 1]
-                size = (stop - begin) * inside * ITEM
+            for begin, stop in pairwise(pieces[lowest : highest + 1]):
+                size = (stop - begin) * self._numbers_inside * ITEM
                 made = partial(self._piece, begin, stop)
                 piece = Rendered(self._cache, (*self._key, "piece", begin), made, size, cost=2 * size)
-                low, high = max(begin, first), min(stop, end)
-                read = piece.read((low - begin) * inside * ITEM, (high - low) * inside * ITEM)
-                numbers[low - first : high - first, :inside] = np.frombuffer(read, "<f8").reshape(high - low, -1)
+                found.append(np.frombuffer(piece.whole(), "<f8").reshape(stop - begin, -1))
         for episode in range(first, end):
             start, length = dataset.starts[episode], dataset.length(episode)
-            defaults = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
-            numbers[episode - first, inside:] = _as_numbers(defaults.values())
-        return numbers
+            of_episode = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
+            defaults.append(_as_numbers(of_episode.values()))
+        inside = np.concatenate(found)[first - pieces[lowest] :][: end - first]
+        return np.hstack([inside, defaults])
 
     @once
     def _pieces(self) -> array[int]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 UTF8 = 0
-"""The older equivalent of the logical type STRING, in ``ConvertedType`` of parquet.thrift."""
+"""The older equivalent of the logical type STRING, in ``ConvertedType`` of parquet.thrift, which DuckDB needs."""
 _DTYPE = re.compile(r"([<|])([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
 
 class Physical(IntEnum):
