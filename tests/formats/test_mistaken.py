@@ -5,9 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
-import json
 import lzma
-import os
 import tarfile
 from pathlib import Path
 
@@ -72,36 +70,3 @@ def test_a_folder_of_such_files_has_faults(tmp_path: Path) -> None:
             assert tree.lookup(name).xattrs() == {"user.glassfs.error": reason.encode()}
         assert tree.lookup("notes.txt").xattrs() == {}
 
-
-def test_missing_shards_of_other_formats_are_named(tmp_path: Path) -> None:
-    shards = [f"tf_model-{number:05}-of-00006.h5" for number in range(6)]
-    weights = {f"layers.{number}.weight": shards[number % 6] for number in range(100)}
-    index = tmp_path / "tf_model.h5.index.json"
-    index.write_text(json.dumps({"metadata": {"total_size": 9}, "weight_map": weights}, indent=2))
-    (tmp_path / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "pytorch_model-1.bin"}}')
-    for shard in shards[4:]:
-        (tmp_path / shard).write_bytes(b"other")
-    reason = f"4 of its 6 shards are missing: {', '.join(shards[:3])}, …"
-    done = glassfs("verify", tmp_path)
-    assert done.status == 1 and f"{index}: {reason}" in done.lines
-    assert f"  unreadable: {index}: {reason}" in glassfs("info", tmp_path).lines
-    with open_tree(str(tmp_path)) as tree:
-        assert tree.lookup(index.name).xattrs() == {"user.glassfs.error": reason.encode()}
-        for shard in shards[:4]:
-            (tmp_path / shard).symlink_to(shards[5])
-        assert tree.lookup(index.name).xattrs() == {}
-    assert not any("index.json" in line for line in glassfs("verify", tmp_path).lines)
-
-
-def test_large_indexes_are_read_whole_and_bounded(tmp_path: Path) -> None:
-    index = tmp_path / "m.h5.index.json"
-    shards = [f"m-{number:05}.h5" for number in range(3000)]
-    for number in (3, 4):
-        index.write_text(json.dumps({"weight_map": {f"{'x' * 1000}{shard}": shard for shard in shards}})[number - 3 :])
-        (done,) = glassfs("verify", index).lines
-        assert ": 3,000 of its 3,000 shards are missing: m-00000.h5, " in done
-    index.write_text(json.dumps({"weight_map": {f"{number}": f"m-{number}.h5" for number in range(10_001)}}))
-    (done,) = glassfs("verify", index).lines
-    assert ": 10,000 of its 10,001 shards are missing: m-0.h5, " in done
-    os.truncate(index, (64 << 20) + 1)
-    assert "of memory or more for an index of shards" in glassfs("verify", index).lines[0]

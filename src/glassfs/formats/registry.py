@@ -23,7 +23,7 @@ from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import ARRAYS, EPISODES, Container
 from glassfs.content.allowance import Allowance
-from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, TooLarge, Unrecognised
+from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, Unrecognised
 from glassfs.source import BUFFERED, Kind, Path, Source, SourceFile, Store
 
 if TYPE_CHECKING:
@@ -265,11 +265,6 @@ def may_be_container(name: str) -> bool:
     return joined_by(name) is not None
 
 
-def is_expected(name: str) -> bool:
-    """Return whether a file of this name has to be a container, or the index of one that is in shards."""
-    return may_be_container(name.removesuffix(INDEX))
-
-
 def joined_by(name: str, has_unexpected: bool = False) -> Sequence[str] | None:
     """Return the joined tables to which a file of this name should give rows, None if no format has its suffix.
 
@@ -346,22 +341,9 @@ def installed() -> tuple[Format, ...]:
 def _why_unrecognised(opening: Opening, head: Head) -> Refused:
     """Return why no format recognizes a file: Refused if its name is that of a container, whose bytes are missing then.
     """
-    from glassfs.formats.mistaken import missing_shards  # not needed for names
-
-    reason = _explanation(head)
-    is_refused = is_expected(head.name)
-    if reason is None and is_refused and not may_be_container(head.name):  # an index of shards of another format
-        if opening.store is not None:
-            try:
-                opening.allowance.part().take(opening.source.size, "an index of shards")
-                suffix = f".{head.name.removesuffix(INDEX).rpartition('.')[2]}"
-                reason, missing = missing_shards(opening.source, opening.store, opening.path[:-1], suffix)
-                opening.asked += [(path, "") for path in missing]
-            except TooLarge as error:
-                reason = error.reason
-        is_refused = bool(reason)
-    kind = Refused if is_refused else Unrecognised
-    return kind(reason or "is not a container of a known format", opening.source.name)
+    reason = _explanation(head) or "is not a container of a known format"
+    kind = Refused if may_be_container(head.name) else Unrecognised
+    return kind(reason, opening.source.name)
 
 
 def _explanation(head: Head) -> str | None:

@@ -18,7 +18,7 @@ from glassfs.content import Container
 from glassfs.datasets.batch.contract import SearchHit
 from glassfs.datasets.rows import dependencies
 from glassfs.errors import Changed, GlassfsError, Refused
-from glassfs.formats.registry import is_expected, may_be_container
+from glassfs.formats.registry import may_be_container
 from glassfs.names import distinct, raw
 from glassfs.source import Connection, Kind, Named, Path, Version, locate
 from glassfs.source.remote.url import shown
@@ -94,7 +94,7 @@ class Search:
             if one[2].kind in (Kind.FILE, Kind.FOLDER, Kind.LINK) or one[2].omitted
         ]
         if store.is_remote and not self._has_all:
-            listed = [one for one in listed if one[2].kind is not Kind.FILE or is_expected(one[1])]
+            listed = [one for one in listed if one[2].kind is not Kind.FILE or may_be_container(one[1])]
         # A folder sorts as if its name ended with a slash, so that a walk yields all paths in the order of their bytes.
         listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""), reverse=True)
         return (listed.pop() for _ in range(len(listed)))  # free each entry of a large folder once it is used

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
-from glassfs.formats.registry import is_expected
+from glassfs.formats.registry import may_be_container
 from glassfs.names import component, free_name, raw, shown_name
 from glassfs.source import Entry, Kind, Source
 from glassfs.terminal import printable
@@ -240,7 +240,7 @@ def omission(name: str, location: Location, entry: Entry) -> Omission | None:
     A link with the name of a container that leads to nothing is damage: that is how git-annex and DVC show a file whose
     data are not here.
     """
-    if entry.kind is Kind.LINK and location.store.follows_links and is_expected(location.path[-1]):
+    if entry.kind is Kind.LINK and location.store.follows_links and may_be_container(location.path[-1]):
         try:
             location.store.open(location.path).close()
         except NotFound:
