@@ -58,7 +58,5 @@ def test_flipped_bit_costs_one_file_and_one_line_in_the_log(mounted: Mounted, da
         for codec, line in zip(CODECS, new, strict=True):
             assert f"{codec}.wshard" in line and "signal/bad" in line
         assert mount.status()["errors"] >= 5 * len(CODECS)
-    *counted, end = mount.log_lines()[before + len(CODECS) :]
+    (end,) = mount.log_lines()[before + len(CODECS) :]
     assert "is no longer mounted" in end
-    assert len(counted) == len(CODECS)
-    assert all("signal/bad" in line and "times" in line for line in counted)

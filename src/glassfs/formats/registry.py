@@ -274,7 +274,7 @@ def joined_by(name: str, has_unexpected: bool = False) -> Sequence[str] | None:
     for known, suffixes in BUILT_IN.items():
         if name.endswith(suffixes):
             tables = JOINED.get(known, ())
-            return tables if has_unexpected else EXPECTED.get(name[name.rindex(".") :], tables)
+            return tables if has_unexpected else EXPECTED.get(f".{name.rpartition('.')[2]}", tables)
     return next((added.joined for added in installed() if name.endswith(tuple(added.suffixes))), None)
 
 
