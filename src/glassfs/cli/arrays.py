@@ -6,7 +6,7 @@ The rows are those of ``arrays.jsonl`` at the root of a mounted folder, and come
 from __future__ import annotations
 
 import json
-import mmap
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -76,10 +76,9 @@ def command(
                 failures += not isinstance(found[1], LeftOut)
         spool.flush()
         places.sort()
-        data = mmap.mmap(spool.fileno(), 0, access=mmap.ACCESS_READ) if places else b""
 
         def lines() -> Iterator[bytes]:
-            return (data[start : start + length] for _, start, length in places)
+            return (os.pread(spool.fileno(), length, start) for _, start, length in places)
 
         if as_json or not sys.stdout.isatty():
             sys.stdout.buffer.writelines(lines())

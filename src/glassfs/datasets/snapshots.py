@@ -53,8 +53,7 @@ class Snapshot:
     ) -> None:
         self.containers = containers
         self._calls = calls
-        self._walked: Sequence[SnapshotFile] = walked.files
-        """All files, until all tables were read."""
+        self._walked = walked.files
         self._gaps: Sequence[Gap] = walked.gaps
         self._on_read = on_read
         self.until = 0.0
@@ -118,8 +117,6 @@ class Snapshot:
     def expected(self) -> Sequence[str]:
         """Return the names of the tables that should have rows, as far as that was known before they were read."""
         if self._expected is None:
-            if len(self._read) == len(self._locks):
-                return self.with_rows()
             walked, kept = filter(self._may_show, self._walked), RowReader(self.containers, self._calls).kept_tables
             self._expected = expected_tables(self.containers, walked, kept)
         return self._expected
@@ -198,7 +195,6 @@ class Snapshot:
                             ]
                             tables = self._find(is_of_arrays, begun + settings.pass_longest)
                         self._read[is_of_arrays] = tables
-                        self._walked = self._walked if len(self._read) < len(self._locks) else ()
                         if self._expected is not None:  # which a listing has shown
                             self._on_read(self)
                     finally:

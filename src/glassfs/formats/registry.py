@@ -231,7 +231,7 @@ def open_container(opening: Opening) -> Container:
         head = Head.of(source, source.read_ahead(size if size <= AHEAD else HEAD))
         chosen = recognise(head)
         if chosen is None:
-            raise _why_unrecognised(opening, head)
+            raise _why_unrecognised(source, head)
         if opening.may_wait and chosen.is_slow(head):
             raise Postponed(f"is opened as {chosen.name} when it is needed", source.name)
         if chosen.ahead > HEAD:
@@ -338,27 +338,22 @@ def installed() -> tuple[Format, ...]:
     return tuple(one.format for one in plug_ins() if one.format is not None)
 
 
-def _why_unrecognised(opening: Opening, head: Head) -> Refused:
+def _why_unrecognised(source: Source, head: Head) -> Refused:
     """Return why no format recognizes a file: Refused if its name is that of a container, whose bytes are missing then.
     """
-    reason = _explanation(head) or "is not a container of a known format"
-    kind = Refused if may_be_container(head.name) else Unrecognised
-    return kind(reason, opening.source.name)
+    from glassfs.formats.mistaken import mistaken  # not needed for names
 
-
-def _explanation(head: Head) -> str | None:
-    """Return what a file is that no format recognizes, None if unknown."""
-    from glassfs.formats.mistaken import mistaken
-
+    hints = (known.hint(head) for known in chain(built_in(), installed()))
     if not head:
-        return "is empty"
-    for known in chain(built_in(), installed()):
-        hint = known.hint(head)
-        if hint:
-            return hint
-    if not any(head[:64]):  # bytes that writers leave zero, at least, until they finish the file
-        return (
+        reason: str | None = "is empty"
+    elif hint := next(filter(None, hints), None):
+        reason = hint
+    elif not any(head[:64]):  # bytes that writers leave zero, at least, until they finish the file
+        reason = (
             "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or it is "
             "not a container"
         )
-    return mistaken(head)
+    else:
+        reason = mistaken(head)
+    kind = Refused if may_be_container(head.name) else Unrecognised
+    return kind(reason or "is not a container of a known format", source.name)
