@@ -153,10 +153,7 @@ def test_urls_are_not_completed(command: str) -> None:
     assert offered(command, f"https://me:{SECRET}@host/") == []
 
 
-def test_options_are_completed_but_not_paths_in_urls() -> None:
-    assert offered("ls", "s3://bucket/run.kdb", "ep") == []
-    assert offered("cat", "s3://bucket/run.kdb", "a", "ep") == []
-    assert offered("export", "s3://bucket/run.kdb", "ep") == ["dir,ep"]
+def test_options_are_completed() -> None:
     assert offered("ls", "-o", "anonymous,end") == ["plain,anonymous,endpoint="]
     assert "plain,timeout=" in offered("mount", "-o", "ti")
 

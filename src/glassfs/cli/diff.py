@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import click
 
 from glassfs.cli.common import complain, has_frames, located, lookup, name_of, opened, reason_of, type_name
-from glassfs.cli.completion import complete_source, connection_option, json_option, misuse
+from glassfs.cli.completion import complete_file, connection_option, json_option, misuse
 from glassfs.cli.layouts import layout_option
 from glassfs.content import Array, Image, Undecoded
 from glassfs.content import differences as content
@@ -36,12 +36,11 @@ _Found: TypeAlias = tuple[str, Difference]
 
 
 @click.command()
-@click.argument("sources", metavar="A B", nargs=-1, type=click.Path(readable=False), shell_complete=complete_source)
+@click.argument("sources", metavar="A B", nargs=-1, type=click.Path(readable=False), shell_complete=complete_file)
 @json_option("difference")
-@click.option("-q", "--brief", is_flag=True, help="Stop at the first difference, and say only that there is one.")
 @connection_option
 @layout_option
-def command(sources: tuple[str, ...], as_json: bool, brief: bool, connection: Connection) -> int:
+def command(sources: tuple[str, ...], as_json: bool, connection: Connection) -> int:
     """A and B are containers, folders, or paths in them, as in 'glassfs diff old.h5/data/demo_0 new.h5/data/demo_0'.
 
     Prints a line for each container, array, image, document or other file that only one of them has, or that differs,
@@ -51,7 +50,7 @@ def command(sources: tuple[str, ...], as_json: bool, brief: bool, connection: Co
     if len(sources) != 2:
         raise misuse(f"needs two things to compare, as in 'glassfs diff OLD NEW', and got {len(sources)}")
     names = [name_of(source).rstrip("/") for source in sources]
-    comparison = _Comparison(names, brief)
+    comparison = _Comparison(names)
     differing = 0
     try:
         with ExitStack() as stack:
@@ -62,14 +61,12 @@ def command(sources: tuple[str, ...], as_json: bool, brief: bool, connection: Co
             found = comparison.differences(nodes[0], nodes[1])
             for line in _json_lines(found) if as_json else _lines(found, names):
                 differing = 1
-                click.echo(line if as_json or not brief else printable(f"{' and '.join(names)} differ"))
-                if brief:
-                    break
+                click.echo(line)
     except BrokenPipeError:
         raise
     except (GlassfsError, OSError) as error:
         comparison.report("", error)
-    if comparison.counts and not (as_json or brief):
+    if comparison.counts and not as_json:
         complain(", ".join(f"{count:,} {what}" for what, count in comparison.counts.items()))
     return 2 if comparison.troubles else differing
 
@@ -78,8 +75,8 @@ class _Comparison:
     """A comparison of two trees with these names. ``counts`` has what it found, ``troubles`` what it could not compare.
     """
 
-    def __init__(self, names: Sequence[str], is_brief: bool) -> None:
-        self._names, self._is_brief = names, is_brief
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
         self.counts: Counter[str] = Counter()
         self.troubles = 0
 
@@ -133,7 +130,7 @@ class _Comparison:
             if isinstance(x, Image) and isinstance(y, Image):
                 x, y = content.pixels(x), content.pixels(y)
             if isinstance(x, Array) and isinstance(y, Array):
-                yield from content.of_arrays(x, y, is_one_format, self._is_brief)
+                yield from content.of_arrays(x, y, is_one_format)
                 return
             found = list(content.of_bytes(a.data, b.data))
             if found and max(sizes) <= LARGEST_DOCUMENT and all(file.name.endswith(".json") for file in (a, b)):

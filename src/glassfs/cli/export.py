@@ -19,7 +19,7 @@ from functools import partial
 import click
 
 from glassfs.cli.common import located, lookup, name_of, nodes_from, opened, views_option
-from glassfs.cli.completion import complete_path_or_folder, connection_option, misuse, progress_option, source_argument
+from glassfs.cli.completion import complete_file, connection_option, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
 from glassfs.cli.layouts import layout_option
@@ -55,7 +55,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 
 @click.command()
 @source_argument
-@click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_path_or_folder)
+@click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_file)
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
 @click.option(
     "--links", type=click.Choice([one.value for one in Links]), default=Links.AUTO.value,

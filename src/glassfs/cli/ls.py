@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened, report, views_option
-from glassfs.cli.completion import complete_paths, connection_option, misuse, path_argument, source_argument
+from glassfs.cli.completion import complete_file, connection_option, misuse, path_argument, source_argument
 from glassfs.cli.layouts import layout_option
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
@@ -236,7 +236,7 @@ def _label(node: Node) -> str:
 
 
 @click.command()
-@click.argument("words", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_paths)
+@click.argument("words", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_file)
 @views_option
 @connection_option
 @layout_option

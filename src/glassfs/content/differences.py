@@ -73,11 +73,10 @@ def pixels(image: Image) -> Array:
     return Array(image.key, image.data, "|u1" if image.bits == 8 else "<u2", shape)
 
 
-def of_arrays(a: Array, b: Array, is_one_format: bool, is_brief: bool) -> Iterator[Difference]:
+def of_arrays(a: Array, b: Array, is_one_format: bool) -> Iterator[Difference]:
     """Yield at most one difference. NaN equals NaN. Only arrays of one type and shape are compared by items.
 
-    If it ``is_brief``, what is after the first items that differ is not read, and not counted. Those of
-    ``is_one_format`` also differ if types have other names in the container, as bfloat16 and float32 have.
+    Those of ``is_one_format`` also differ if types have other names in the container, as bfloat16 and float32 have.
     """
     # A name that is NumPy's gives the order of bytes, which belongs to how an array is stored.
     described = [
@@ -88,7 +87,7 @@ def of_arrays(a: Array, b: Array, is_one_format: bool, is_brief: bool) -> Iterat
     found: Difference = {}
     is_comparable = described[0] == described[1] and a.dtype == b.dtype
     if is_comparable and not _are_stored_alike(a, b):
-        found = _of_items(a, b, is_brief)
+        found = _of_items(a, b)
     if not is_comparable or found.get("differing"):
         yield {"difference": "array", "a": described[0], "b": described[1], **found}
 
@@ -136,7 +135,7 @@ def _unequal(x: Data, y: Data, count: int, width: int = 1) -> Iterator[tuple[int
             position += taken
 
 
-def _of_items(a: Array, b: Array, is_brief: bool) -> Difference:
+def _of_items(a: Array, b: Array) -> Difference:
     """Return how many items of arrays of one type and shape differ, and by how much."""
     shape = a.resolved_shape
     found: Difference = {"items": prod(shape), "differing": 0}
@@ -158,8 +157,6 @@ def _of_items(a: Array, b: Array, is_brief: bool) -> Difference:
             found["differing"] += len(places)
             if x.dtype.kind in "iufc":
                 _measure(found, x, y)
-            if is_brief:
-                break
     return found
 
 
