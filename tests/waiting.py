@@ -6,11 +6,10 @@ A machine may stand still for minutes, as virtual machines do while they are mov
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from glassfs import work
 
@@ -45,9 +44,23 @@ def wait_for(event: threading.Event, seconds: float = SECONDS, what: str = "the 
             raise AssertionError(f"{what} was not set within {seconds:g} seconds")
 
 
+_waiting: set[int] = set()
+_patiently = work.patiently
+
+
+def _noted(*words: Any, **more: Any) -> bool:
+    _waiting.add(threading.get_ident())
+    try:
+        return _patiently(*words, **more)
+    finally:
+        _waiting.discard(threading.get_ident())
+
+
+# Looking at the frames of other threads would need sys._current_frames(), in which Python 3.11 deadlocks with itself if
+# the garbage collector runs there and finds a threading.local.
+work.patiently = _noted
+
+
 def is_waiting(thread: threading.Thread) -> bool:
     """Return whether a thread waits for another one or for a server, by ``work.patiently``."""
-    frame = sys._current_frames().get(thread.ident or 0)
-    while frame is not None and frame.f_code is not work.patiently.__code__:
-        frame = frame.f_back
-    return frame is not None
+    return thread.ident in _waiting
