@@ -50,7 +50,7 @@ class Unrecognised(Refused):
 
 
 class Private(Refused):
-    """The reason tells what is in a file that fewer users may read than the one that is refused."""
+    """The reason reveals what is in a file that fewer users may read than the one that is refused."""
 
 
 class Postponed(GlassfsError):

@@ -187,7 +187,7 @@ def _described(node: Node) -> Difference:
 
 
 def _of_kinds(a: Node | None, b: Node | None) -> Iterator[Difference]:
-    """Yield how nodes differ without a look into them."""
+    """Yield how nodes differ, without reading them."""
     if isinstance(a, Symlink) and isinstance(b, Symlink):
         if a.target != b.target:
             yield {"difference": "link", "a": a.target, "b": b.target}

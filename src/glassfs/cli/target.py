@@ -69,6 +69,7 @@ class Target(ABC):
     @abstractmethod
     def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
         """Write a file of ``size`` bytes in pieces, each but the last PIECE long. Its mode is as for a folder.
+
         If ``pieces`` raises, the error passes through and no file is created.
         """
 
@@ -299,7 +300,7 @@ def _fill(descriptor: int, pieces: Iterable[memoryview]) -> None:
 
 
 def _is_zero(piece: memoryview) -> bool:
-    # The ends of most pieces tell it, without a comparison of all bytes.
+    # The ends of most pieces show it, without a comparison of all bytes.
     return not any(piece[:1]) and not any(piece[-1:]) and bytes(piece) == ZEROS[: len(piece)]
 
 

@@ -81,12 +81,12 @@ def statistics(content: Stored) -> dict[str, Any]:
 
 
 def arrays_in(
-    root: Contents, elsewhere: Collection[Source] = (),
+    root: Contents, others: Collection[Source] = (),
 ) -> Iterator[tuple[tuple[str, str, str, int | None], Stored] | GlassfsError]:
     """Yield the arrays below a collection whose type and shape are known without decoding, each with the values of
     ARRAY_ROWS, and errors with the names of what cannot be listed: LeftOut if glassfs does not support it.
 
-    Names are paths without extensions. Arrays stored in the sources ``elsewhere`` are left out. Nothing is kept. Raises
+    Names are paths without extensions. Arrays stored in the sources ``others`` are left out. Nothing is kept. Raises
     Passing.
     """
     waiting, has_unknown = [("", _members(root))], False
@@ -119,8 +119,8 @@ def arrays_in(
                 has_unknown = True
         elif isinstance(content, Stored) and not (isinstance(content, Array) and content.known_shape is None):
             facts = content.attributes()
-            location = content.data.location() if elsewhere else None
-            if "dtype" in facts and "shape" in facts and (location is None or location.source not in elsewhere):
+            location = content.data.location() if others else None
+            if "dtype" in facts and "shape" in facts and (location is None or location.source not in others):
                 stored = int(facts[STORED]) if STORED in facts else None
                 yield (name, facts["dtype"], facts["shape"], stored), content
 
@@ -141,14 +141,14 @@ NOTHING = Measure((), lambda content: ())
 
 
 def array_pieces(
-    root: Contents, elsewhere: Collection[Source] = (), measure: Measure = NOTHING,
+    root: Contents, others: Collection[Source] = (), measure: Measure = NOTHING,
 ) -> Iterator[tuple[Piece, Sequence[GlassfsError]]]:
     """Yield the rows of ``arrays_in`` in pieces, each with errors. Values that cannot be measured are None."""
     columns = ARRAY_ROWS + measure.columns
     rows: list[tuple[Any, ...]] = []
     errors: list[GlassfsError] = []
     size = 0
-    for found in chain(arrays_in(root, elsewhere), (None,)):
+    for found in chain(arrays_in(root, others), (None,)):
         if isinstance(found, GlassfsError):
             errors.append(found)
         elif found is not None:

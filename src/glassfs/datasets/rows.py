@@ -234,8 +234,8 @@ class RowReader:
             # An array in a further file that is listed, too, is a row of that one: shards of which this is the index.
             store = file.location.store
             listed = {entry.version for path, entry in files[1:] if Location(store, path) in self._listed}
-            elsewhere = [one for one in container.sources[1:] if one.version in listed]
-            for piece, errors in array_pieces(container.arrays(), elsewhere, self._measure):
+            others = [one for one in container.sources[1:] if one.version in listed]
+            for piece, errors in array_pieces(container.arrays(), others, self._measure):
                 yield ARRAYS, "", piece, errors
 
 

@@ -53,11 +53,6 @@ class Report:
     def close(self) -> None:
         self._file.close()
 
-    @property
-    def known_lines(self) -> int:
-        """The number of lines at the start."""
-        return len(self._known)
-
     def known(self, path: str, version: str) -> ReportLine | None:
         """Return the line for this version of a container, if there was one at the start."""
         return self._known.get(_key(path, version))

@@ -86,7 +86,7 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
 def plain(source: Source, asked: DatasetRequests, dataset: Dataset) -> Content:
     """Return a dataset that is not hidden as an array, or as bytes of a type; whether it has images is not examined.
 
-    Its stored size must be known. Bytes that are elsewhere, or of variable length, raise LeftOut.
+    Its stored size must be known. Bytes that are in other files or datasets, or of variable length, raise LeftOut.
     """
     kind, is_virtual, stored = dataset.kind, dataset.layout == "virtual", {"stored_bytes": str(dataset.stored)}
     if kind.name == "number" and not is_virtual:
