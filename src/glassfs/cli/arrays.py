@@ -10,16 +10,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import lru_cache, partial
 from tempfile import TemporaryFile
 from typing import Any
 
 import click
 
-from glassfs.cli.common import complain, name_of, reason_of
+from glassfs.cli.common import complain, name_of, opened_sources, reason_of
 from glassfs.cli.completion import connection_option, json_option, sources_argument
-from glassfs.cli.many import found_under
 from glassfs.content import Stored
 from glassfs.content.arrays import STORED, Measure, statistics, stored_hash
 from glassfs.content.episodes import POSITION, TEXT
@@ -29,7 +28,6 @@ from glassfs.datasets.joined import Joins
 from glassfs.datasets.rows import RowReader
 from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import GlassfsError, LeftOut
-from glassfs.library.session import OpenArguments
 from glassfs.sizes import human_size
 from glassfs.source import Connection
 from glassfs.terminal import printable
@@ -60,9 +58,8 @@ def command(
     measure = Measure(HASH * has_hash + STATISTICS * has_statistics, partial(_measured, has_hash, has_statistics))
     places: list[tuple[int, int, int]] = []
     end = failures = 0
-    found_under(sources, connection)
     # Rows are sorted by places in a file, as there may be millions of them.
-    with TemporaryFile() as spool, closing(OpenArguments(sources, connection=connection).opened()) as opened:
+    with TemporaryFile() as spool, opened_sources(sources, connection) as opened:
         for found in _found(opened, measure):
             if isinstance(found, dict):
                 # Statistics may have numbers that JSON lacks; else Python's own encoder takes a tenth of the time.

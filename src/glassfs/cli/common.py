@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
@@ -111,30 +111,37 @@ views_option = click.option(
 @contextmanager
 def opened(source: str, views: str = "", connection: Connection = Connection()) -> Iterator[Tree]:  # noqa: B008
     """Open the tree of one source for a ``with``. Errors name it as it was typed."""
-    with opened_sources(source, connection, views) as sources:
+    with opened_sources([source], connection, views) as sources:
         yield sources.reachable
 
 
 @contextmanager
-def opened_sources(source: str, connection: Connection, views: str = "") -> Iterator[Sources]:
-    """Open a named source for a ``with``, for its facts, files and checks."""
-    if is_url(source):
-        from glassfs.source.remote.options import demand_plain
-
-        demand_plain(source)
-    try:
-        sources = OpenArguments((source,), views=views, connection=connection).opened()
-    except NotFound as error:
-        raise with_hint(error, source) from None
+def opened_sources(names: Sequence[str], connection: Connection, views: str = "") -> Iterator[Sources]:
+    """Open named sources for a ``with``, for their facts, files and checks."""
+    with hinting(names):
+        sources = OpenArguments(tuple(names), views=views, connection=connection).opened()
     with sources.tree:
         yield sources
 
 
-def with_hint(error: NotFound, source: str) -> NotFound:
-    """Add the URL that a missing name may stand for."""
-    from glassfs.source.remote.options import meant_by
+@contextmanager
+def hinting(names: Sequence[str]) -> Iterator[None]:
+    """Open named sources in a ``with``: to NotFound, add the URL that a missing name may stand for.
 
-    return type(error)(f"{error.reason}{meant_by(source)}", error.source, error.part) if not is_url(source) else error
+    Raises Refused for a URL that must not be typed.
+    """
+    if any(map(is_url, names)):
+        from glassfs.source.remote.options import demand_plain
+
+        for name in filter(is_url, names):
+            demand_plain(name)
+    try:
+        yield
+    except NotFound as error:
+        from glassfs.source.remote.options import meant_by
+
+        missing = (name for name in names if not (is_url(name) or os.path.lexists(name)))
+        raise type(error)(f"{error.reason}{meant_by(next(missing, ''))}", error.source, error.part) from None
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:

@@ -79,7 +79,7 @@ def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Co
 def _described(source: str, name: str, quick: bool, connection: Connection) -> dict[str, Any]:
     """Return what is said of a source, or of a path in one."""
     at = located(source)
-    with opened_sources(at.source, connection) as opened:
+    with opened_sources([at.source], connection) as opened:
         if at.path != "/":
             return {"source": at.shown} | _described_inside(opened.reachable, at)
         if opened.has_folder:

@@ -74,7 +74,7 @@ def command(name: str | None, source: str | None, is_tried: bool, connection: Co
 
 def _tried(asked: str, source: str, connection: Connection) -> int:
     chosen(asked)
-    with _used(asked), opened_sources(source, connection) as sources:
+    with _used(asked), opened_sources([source], connection) as sources:
         containers = sources.containers.all_open()
         if not containers:
             raise NotFound("is a folder; name one of its containers", source)

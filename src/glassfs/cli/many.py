@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
 import sys
 import threading
@@ -16,16 +15,15 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from glassfs.cli.common import complain, reason_of, with_hint
+from glassfs.cli.common import complain, hinting, reason_of
 from glassfs.cli.completion import misuse
 from glassfs.datasets.batch.contract import Problem, SearchHit
 from glassfs.datasets.batch.found import Search
 from glassfs.datasets.batch.run import BatchRun, RunPlan, Shard
-from glassfs.errors import Damaged, GlassfsError, LeftOut, NotFound, NotInstalled, Passing, Unavailable, is_lack
+from glassfs.errors import Damaged, GlassfsError, LeftOut, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.settings import settings
 from glassfs.sizes import counted
-from glassfs.source import Connection, Kind, is_url
-from glassfs.source.remote.options import demand_plain
+from glassfs.source import Connection, Kind
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # print nothing unless logging is configured
@@ -155,13 +153,8 @@ where_option = click.option(
 
 def found_under(sources: Sequence[str], connection: Connection, *, has_all: bool = False) -> Search:
     """Return the search for what the user named. Raises Refused for a URL that must not be typed, and NotFound."""
-    for source in sources:
-        demand_plain(source)
-    try:
+    with hinting(sources):
         return Search(sources, connection, has_all=has_all)
-    except NotFound as error:
-        missing = (source for source in sources if not (is_url(source) or os.path.lexists(source)))
-        raise with_hint(error, next(missing, "")) from None
 
 
 def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
