@@ -117,7 +117,7 @@ def open_episodes(opening: Opening) -> Container:
         return episodes_table(len(ROWS), lambda block: ROWS, directory=b"episodes")
 
     def top() -> list[Member]:
-        episodes = Series(b"episodes", len(ROWS), episode, has_groups=True)
+        episodes = Series(b"episodes", range(len(ROWS)), episode, has_groups=True)
         return [Member((b"episodes",), episodes), Member((b"episodes",), table())]
 
     return Container("several", "1", Group(b"", top), [opening.source], episodes=table)

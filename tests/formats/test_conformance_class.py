@@ -321,12 +321,12 @@ def fields(content: Content, outline: Outline) -> Fields:
 
 def video(source: Source) -> Series:
     pixels = Array(b"a", Memory(bytes(3)), "|u1", (1, 1, 1, 3))
-    return Series(b"s", 1, lambda number: fields(pixels, Outline(others=[b"a"])), has_groups=True)
+    return Series(b"s", range(1), lambda number: fields(pixels, Outline(others=[b"a"])), has_groups=True)
 
 
 def blobs(**told: Any) -> Series:
     """Of one byte and of three."""
-    return Series(b"s", 2, lambda number: Blob(b"b", Memory(bytes((1, 3)[number]))), **told)
+    return Series(b"s", range(2), lambda number: Blob(b"b", Memory(bytes((1, 3)[number]))), **told)
 
 
 def group(found: bytes, *names: tuple[bytes, ...]) -> Group:

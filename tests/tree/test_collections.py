@@ -42,7 +42,7 @@ def series(count: int, digits: int = 1, has_groups: bool = False) -> tuple[Serie
         inner = Blob(b"x", Memory(str(number).encode()))
         return Group(b"g", lambda: [Member((b"x",), inner)], 0) if has_groups else inner
 
-    return Series(b"s", count, item, digits, has_groups), made
+    return Series(b"s", range(count), item, digits, has_groups), made
 
 
 @pytest.mark.parametrize("has_groups", [False, True])
@@ -66,7 +66,7 @@ def test_a_series_makes_what_is_asked_for(count: int, digits: int, has_groups: b
 
 @pytest.mark.parametrize("label", ["", ".of.it", "-of-it"])
 def test_suffixes_of_a_series_may_begin_with_any_character(label: str) -> None:
-    content = Series(b"s", 3, lambda number: Array(b"", Memory(bytes(number)), "|u1", (number,), label=label))
+    content = Series(b"s", range(3), lambda number: Array(b"", Memory(bytes(number)), "|u1", (number,), label=label))
     folder = tree_of([Member((b"s",), content)]).directory("/s")
     assert folder.child(f"2{label}.npy").name == f"2{label}.npy"
     for name in (f"3{label}.npy", "2", f"2{label}.png", f"02{label}.npy"):
@@ -190,7 +190,7 @@ def test_facts_of_a_series_that_knows_its_sizes(
         made.append(number)
         return KINDS[kind](Memory(bytes(sizes[number])))
 
-    content = Series(b"s", len(sizes), item, 3, is_uniform=len(set(sizes)) == 1)
+    content = Series(b"s", range(len(sizes)), item, 3, is_uniform=len(set(sizes)) == 1)
     if has_sizes:
         content.sizes = lambda start, stop: sizes[start:stop]
     folder = tree_of([Member((b"s",), content)]).directory("/s")
@@ -212,7 +212,7 @@ def test_facts_of_long_series(count: int) -> None:
             asked.append(number)
             yield number
 
-    content = Series(b"s", count, lambda number: Blob(b"", Memory(bytes(number))), sizes=sizes)
+    content = Series(b"s", range(count), lambda number: Blob(b"", Memory(bytes(number))), sizes=sizes)
     folder = tree_of([Member((b"s",), content)]).directory("/s")
     assert isinstance(folder, Settled)
     for start in (0, 1, FACTS_AT_ONCE - 1):

@@ -171,7 +171,7 @@ def test_large_children_are_dropped_when_idle(now: list[float]) -> None:
 
 
 def test_kept_series_and_deeper_members_count() -> None:
-    series = Series(b"s", 2, lambda number: Null(b""), kept=123_456)
+    series = Series(b"s", range(2), lambda number: Null(b""), kept=123_456)
     below = [Member((b"d", b"%03d" % number), Null(b"k" * 1000)) for number in range(100)]
     root = container_root(Group(b"", lambda: [Member((b"s",), series), *below]), origin())
     deep = root.child("d")

@@ -12,11 +12,11 @@ from glassfs.cache import BlockCache
 from glassfs.content import Group, Member, Records, Table
 from glassfs.content.allowance import Allowance
 from glassfs.content.video import DIGITS
-from glassfs.errors import TooLarge
+from glassfs.errors import NotFound, TooLarge
 from glassfs.names import component
 from glassfs.tree import Tree
 from glassfs.tree.build import container_root
-from glassfs.tree.nodes import Settled, Symlink
+from glassfs.tree.nodes import Settled, Symlink, facts_of
 from glassfs.view import ViewSet, by_task
 from glassfs.view.by_task import MOST, VIEW
 from tests.tree.trees import origin
@@ -29,11 +29,15 @@ def table_of(rows: Sequence[dict[str, Any]]) -> Table:
     return Table(b"episodes", len(rows), list, records, b"episodes")
 
 
-def links_of(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+def tree_of(rows: Sequence[dict[str, Any]]) -> Tree:
     at = origin()
     views = replace(at, services=at.services._replace(views=ViewSet(VIEW)))
     root = container_root(Group(b"", lambda: [Member((b"episodes",), table_of(rows))]), views)
-    return {path: node.target for path, node in Tree(lambda: root).walk() if isinstance(node, Symlink)}
+    return Tree(lambda: root)
+
+
+def links_of(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    return {path: node.target for path, node in tree_of(rows).walk() if isinstance(node, Symlink)}
 
 
 def test_links_point_to_episodes_in_order() -> None:
@@ -52,6 +56,21 @@ def test_links_point_to_episodes_in_order() -> None:
         "/by-task/pick": [0, 2], "/by-task/place": [1], "/by-task/%": [3, 4],
         "/by-success/true": [0], "/by-success/false": [1], "/by-success/unknown": [2, 3, 4],
     }
+
+
+def test_links_are_found_by_the_numbers_that_are_there() -> None:
+    tree = tree_of([{"success": number in (1, 70)} for number in range(100)])
+    folder = tree.directory("/by-success/true")
+    assert isinstance(folder, Settled)
+    assert [node.name for node in folder.listing()] == ["000001", "000070"]
+    assert list(folder.facts(0, 2)) == list(map(facts_of, folder.listing()))
+    for number in range(100):
+        if number in (1, 70):
+            assert isinstance(node := tree.lookup(f"/by-success/true/{number:06d}"), Symlink)
+            assert node.target == f"../../episodes/{number}"
+        else:
+            with pytest.raises(NotFound):
+                tree.lookup(f"/by-success/true/{number:06d}")
 
 
 @pytest.mark.parametrize("text", ["..", ".", "a/b", "/", "a\0b", "\n", "x" * 70_000, "\ud800", "\udc80", 7, ["a"]])

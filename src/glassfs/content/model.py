@@ -344,17 +344,19 @@ class Fields(Content):
 
 @dataclass(slots=True)
 class Series(Content):
-    """``count`` contents named ``0``, ``1`` … with at least ``digits`` digits, each made when looked up.
+    """Contents named by ascending ``numbers`` with at least ``digits`` digits, each made when looked up.
 
-    Either all contents are groups or none is; these have one view each, all with the same suffix. ``kept`` is the
-    memory in bytes that the series takes. If sizes are known without making contents, ``sizes(start, stop)`` yields
-    them. If ``is_uniform``, contents differ in nothing but their bytes.
+    Either all contents are groups, or all are links, or none is either: these have one view each, all with the same
+    suffix. ``kept`` is the memory in bytes that the series takes. If sizes are known without making contents,
+    ``sizes(start, stop)`` yields those of a part of ``numbers``. If ``is_uniform``, contents differ in nothing but
+    their bytes.
     """
 
-    count: int
+    numbers: Sequence[int]
     item: Callable[[int], Content]
     digits: int = 1
     has_groups: bool = False
+    has_links: bool = False
     kept: int = 0
     sizes: Callable[[int, int], Iterable[int]] | None = None
     is_uniform: bool = False
@@ -374,7 +376,7 @@ def members_of(collection: Collection) -> Iterator[Member]:
             yield Member((name,), collection.item(name))
         yield from collection.meanings()
     else:
-        for number in range(collection.count):
+        for number in collection.numbers:
             yield Member((b"%0*d" % (collection.digits, number),), collection.item(number))
 
 

@@ -33,7 +33,7 @@ def frames(array: Array) -> Series | None:
     layout = _layout_of(array)
     if layout is None:
         return None
-    return Series(array.key, layout.length, partial(_frame, array, layout), DIGITS, is_uniform=True)
+    return Series(array.key, range(layout.length), partial(_frame, array, layout), DIGITS, is_uniform=True)
 
 
 def video_of(content: Content) -> Video | None:

@@ -249,19 +249,14 @@ class Episodes:
 
     def _directory(self, found: _Found) -> Content:
         """Return the directory of all episodes by their numbers: their steps, or links to their groups."""
-        if not found.has_groups:
-            return Series(
-                EPISODES_KEY, found.number, lambda number: Group(b"%d" % number, partial(self._episode, found, number)),
-                has_groups=True,
-            )
+        def episode(number: int) -> Group | Link:
+            key = b"%d" % number
+            if not found.has_groups:
+                return Group(key, partial(self._episode, found, number))
+            return Link(key, (b"..", *(group.key for group in found.episode(number).groups[1:])))
 
-        def links() -> Iterator[Member]:
-            for number in range(found.number):
-                key = b"%d" % number
-                above = (group.key for group in found.episode(number).groups[1:])
-                yield Member((key,), Link(key, (b"..", *above)))
-
-        return Group(EPISODES_KEY, links)
+        are_links = found.has_groups
+        return Series(EPISODES_KEY, range(found.number), episode, has_groups=not are_links, has_links=are_links)
 
     def _around(self, found: _Found, group: Group, depth: int) -> Iterator[Member]:
         """Yield the contents of a group around the episodes, these with what makes them episodes."""

@@ -6,6 +6,7 @@ others get ``~2``, ``~3`` … before the extension.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -278,22 +279,23 @@ class SeriesDirectory(Settled):
     def _shaped(self) -> tuple[str, str]:
         """Return the pattern of all names, and the suffix in it, and keep both as ``_shape``."""
         series, suffix = self._series, ""
-        if series.count and not series.has_groups:
-            suffix = file_of(series.item(0), self.origin.services.cache, ()).suffix
+        if series.numbers and not (series.has_groups or series.has_links):
+            suffix = file_of(series.item(series.numbers[0]), self.origin.services.cache, ()).suffix
         self._shape = _shape(series.digits, suffix)
         return self._shape
 
     @property
     def count(self) -> int:
-        return self._series.count
+        return len(self._series.numbers)
 
     def found(self, name: str) -> tuple[int, Node]:
         pattern, suffix = self._shape or self._shaped()
         digits = name.removesuffix(suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
-            number = int(digits)
-            if number < self._series.count and pattern % number == name:
-                return number, self._node(number, name)
+            number, numbers = int(digits), self._series.numbers
+            position = bisect_left(numbers, number)
+            if position < len(numbers) and numbers[position] == number and pattern % number == name:
+                return position, self._node(number, name)
         raise not_found(name)
 
     def named(self, name: str) -> Node:
@@ -301,7 +303,8 @@ class SeriesDirectory(Settled):
         return self.found(name if not suffix or name.endswith(suffix) else name + suffix)[1]
 
     def at(self, number: int) -> Node:
-        return self._node(number, (self._shape or self._shaped())[0] % number)
+        named = self._series.numbers[number]
+        return self._node(named, (self._shape or self._shaped())[0] % named)
 
     def _node(self, number: int, name: str) -> Node:
         series, origin = self._series, self.origin
@@ -309,18 +312,21 @@ class SeriesDirectory(Settled):
         ino = inode(name, self.ino)
         if series.has_groups:
             return directory(name, ino, origin, content)  # type: ignore[arg-type]
+        if isinstance(content, Link):
+            return Symlink(name, ino, origin, target_of(content))
         data = data_of(content, origin.services.cache, (origin.identity, self.ino, number))
         return File(name, ino, origin, data, content)
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
-        series, origin, numbers = self._series, self.origin, range(self._series.count)[start:stop]
-        sizes: Iterable[int | None] | None = repeat(None) if series.has_groups else self._sizes(start, stop)
+        series, origin, numbers = self._series, self.origin, self._series.numbers[start:stop]
+        is_of_files = not (series.has_groups or series.has_links)
+        sizes: Iterable[int | None] | None = self._sizes(start, stop) if is_of_files else repeat(None)
         if sizes is None:
             yield from super().facts(start, stop)
             return
         # Making contents and nodes would take several times as long.
         pattern, parent = (self._shape or self._shaped())[0].encode(), self.ino
-        mode = origin.directory_mode if series.has_groups else origin.file_mode
+        mode = origin.file_mode if is_of_files else origin.directory_mode if series.has_groups else Symlink.mode
         all_sizes = iter(sizes)
         for at in range(0, len(numbers), FACTS_AT_ONCE):
             names = [pattern % number for number in numbers[at : at + FACTS_AT_ONCE]]
@@ -329,9 +335,9 @@ class SeriesDirectory(Settled):
     def _sizes(self, start: int, stop: int) -> Iterable[int] | None:
         """Return the sizes of these files, if they are known without making any but the first."""
         series, origin = self._series, self.origin
-        if not series.count or not (series.is_uniform or series.sizes):
+        if not series.numbers or not (series.is_uniform or series.sizes):
             return None
-        first = series.item(0)
+        first = series.item(series.numbers[0])
         data = data_of(first, origin.services.cache, (origin.identity, self.ino, 0))
         if series.is_uniform:
             return repeat(data.size) if data.is_sized else None

@@ -8,10 +8,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Group, Link, Member, Table
+from glassfs.content import Group, Link, Member, Series, Table
 from glassfs.content.allowance import OBJECT, Allowance, held, held_by_member
 from glassfs.content.episodes import POSITION
 from glassfs.content.join import Joined
@@ -85,13 +86,12 @@ def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterat
                 allowance.take(5 * OBJECT + held(word), "links")
             found[word].append(number)
         for word, numbers in found.items():
-            yield Member((word,), Group(word, partial(_numbered, table.directory, numbers)))
+            link = partial(_link, table.directory)
+            yield Member((word,), Series(word, numbers, link, DIGITS, has_links=True, kept=getsizeof(numbers)))
 
 
-def _numbered(directory: bytes, numbers: array[int]) -> Iterator[Member]:
-    for number in numbers:
-        name = b"%0*d" % (DIGITS, number)
-        yield Member((name,), Link(name, (b"..", b"..", directory, b"%d" % number)))
+def _link(directory: bytes, number: int) -> Link:
+    return Link(b"%d" % number, (b"..", b"..", directory, b"%d" % number))
 
 
 def _of_containers(table: Joined, grouping: Grouping, cache: BlockCache) -> Iterator[Member]:

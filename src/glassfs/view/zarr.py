@@ -210,9 +210,10 @@ def _chunks(data: Data, size: int, inner: int) -> Series:
         return Part(b"", part if rest == size else Concatenated([part, Zeros(size - rest)]))
 
     if not inner:
-        return Series(b"c", count, chunk, is_uniform=True)
+        return Series(b"c", range(count), chunk, is_uniform=True)
     return Series(
-        b"c", count, lambda number: Group(b"", lambda: [Member((b"0",) * inner, chunk(number))]), has_groups=True,
+        b"c", range(count), lambda number: Group(b"", lambda: [Member((b"0",) * inner, chunk(number))]),
+        has_groups=True,
     )
 
 

@@ -70,7 +70,7 @@ def of_rows(
     def frame(number: int) -> EncodedImage:
         return EncodedImage(array.key, image(row(number)), media)
 
-    yield Member((array.key,), Series(array.key, count, frame, 6))
+    yield Member((array.key,), Series(array.key, range(count), frame, 6))
     yield Member((array.key,), Video(array.key, count, array.fps, width, height, frame, is_missing=is_missing))
 
 

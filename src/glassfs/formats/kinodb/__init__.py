@@ -134,7 +134,7 @@ class _File:
     def content(self, name: bytes) -> Content:
         if name == b"meta":
             return Fields(name, _META, lambda name: Document(name, self._facts, cost=64 * OBJECT))
-        return Series(name, self.count, lambda position: self.episode(position).contents(), has_groups=True)
+        return Series(name, range(self.count), lambda position: self.episode(position).contents(), has_groups=True)
 
     def _facts(self) -> dict[str, Any]:
         header = self.header

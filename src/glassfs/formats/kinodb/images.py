@@ -193,8 +193,8 @@ class Images(Group):
     def _numbered(self, scan: Scan, kind: int, images: Sequence[int]) -> Series:
         numbered = _SeriesImages(self if scan.headers else None, self._source, scan, images)
         return Series(
-            scan.types[kind].camera, len(images), numbered.item, digits=6, kept=8 * OBJECT + IMAGE_COST * len(images),
-            sizes=numbered.sizes, is_uniform=scan.is_raw_size(images[0]),
+            scan.types[kind].camera, range(len(images)), numbered.item, digits=6,
+            kept=8 * OBJECT + IMAGE_COST * len(images), sizes=numbered.sizes, is_uniform=scan.is_raw_size(images[0]),
         )
 
     def _frame(self, scan: Scan, images: array[int], frames: array[int], number: int) -> Content:
