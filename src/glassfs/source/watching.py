@@ -21,7 +21,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock
 
 from inotify_simple import INotify, flags, parse_events
@@ -380,9 +380,15 @@ class _Inotify:
                     self.pending.setdefault((watch, place[-1]), False)
         return {mount.mount_id: mount.file_system for mount in self._mounts}
 
-    def _read_mounts(self) -> set[mountinfo.Mount]:
+    def _read_mounts(self) -> frozenset[mountinfo.Mount]:
         self._table.seek(0)
-        return set(mountinfo.parsed(self._table.readall()))
+        return _parsed(self._table.readall())
+
+
+@lru_cache(1)
+def _parsed(table: bytes) -> frozenset[mountinfo.Mount]:
+    """Return the mounts of the table, which is mostly the same for each folder of a tree that is watched."""
+    return frozenset(mountinfo.parsed(table))
 
 
 def _identity(fd: int, name: str = "") -> tuple[int, int]:
