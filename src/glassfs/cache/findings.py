@@ -14,7 +14,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -40,8 +41,16 @@ ALONG_BYTES = 256
 _ITEM = struct.Struct("<II")
 
 
-Kept: TypeAlias = dict[bytes, bytes]
-"""What is kept of one container: values by name."""
+@dataclass(slots=True)
+class Kept:
+    """What is kept of one container: values by name, which are only added to, and their ``size`` in memory."""
+
+    values: dict[bytes, bytes] = field(default_factory=dict)
+    size: int = ENTRY_BYTES
+
+    def add(self, name: bytes, value: bytes) -> None:
+        self.values[name] = value
+        self.size += _ITEM.size + len(name) + len(value)
 
 
 class Findings:
@@ -68,25 +77,24 @@ class Findings:
         """Return what is kept under a name of the container with that stamp."""
         if self._changed and time.monotonic() >= self._due:
             self.flush()
-        return self._of(stamp).get(name)
+        return self._of(stamp).values.get(name)
 
     def keep(self, stamp: str, mtime_ns: int, name: bytes, value: bytes) -> None:
         """Keep a value, unless the container was modified a moment ago: it may change under the same stamp."""
         if len(value) > MOST_VALUE or abs(time.time_ns() - mtime_ns) < SETTLED_NANOSECONDS:
             return
-        before = self._of(stamp)
-        kept = {**before, name: value}
-        size = _size(kept)
-        if name in before or size > MOST_OF_CONTAINER:
-            return
+        kept = self._of(stamp)
         now = time.monotonic()
         with self._lock:
+            if name in kept.values or kept.size + len(value) > MOST_OF_CONTAINER:
+                return
+            kept.add(name, value)
             if not self._changed:
                 self._due = now + settings.findings_flush
             self._changed[stamp] = kept
             # Many containers are stored together, as each change of the file takes a transaction.
             is_due = len(self._changed) >= 128 or now >= self._due
-        self._known.put(stamp, kept, size)
+        self._known.put(stamp, kept, kept.size)
         if is_due:
             self.flush()
 
@@ -106,13 +114,13 @@ class Findings:
         if kept is not None:
             return kept
         # Most trees have no findings at all, and each search that fails takes as long as one that succeeds.
-        kept = {}
+        kept = Kept()
         self._skipped += 1
         catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None
         if catalogue is not None:
             kept = _unpacked(self._searched(catalogue, _key(stamp, self._version)))
-            self._misses = 0 if kept else self._misses + 1
-        self._known.put(stamp, kept, _size(kept))
+            self._misses = 0 if kept.values else self._misses + 1
+        self._known.put(stamp, kept, kept.size)
         return kept
 
     def _searched(self, catalogue: Catalogue, key: Key) -> bytes:
@@ -135,21 +143,18 @@ def _key(stamp: str, version: str) -> Key:
     return xxhash.xxh128_digest(f"findings\0003\0{version}\0{sys.byteorder}\0{stamp}".encode())
 
 
-def _size(kept: Kept) -> int:
-    return ENTRY_BYTES + sum(_ITEM.size + len(name) + len(value) for name, value in kept.items())
-
-
-def _packed(values: Kept) -> bytes:
+def _packed(kept: Kept) -> bytes:
     """Return names and values, each after their lengths. The catalogue adds a checksum."""
-    return b"".join(_ITEM.pack(len(name), len(value)) + name + value for name, value in values.items())
+    values = list(kept.values.items())  # in one step, as other threads may add to them
+    return b"".join(_ITEM.pack(len(name), len(value)) + name + value for name, value in values)
 
 
 def _unpacked(packed: bytes) -> Kept:
-    values: Kept = {}
+    kept = Kept()
     at = 0
     while at < len(packed):
         name, value = _ITEM.unpack_from(packed, at)
         at += _ITEM.size + name
-        values[packed[at - name : at]] = packed[at : at + value]
+        kept.add(packed[at - name : at], packed[at : at + value])
         at += value
-    return values
+    return kept
