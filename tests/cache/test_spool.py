@@ -19,6 +19,7 @@ from glassfs.content import Stream
 from glassfs.errors import Changed, Damaged, NoSpool, Unavailable
 from glassfs.settings import settings
 from tests.cache.recipes import PIECE, Block, in_line, read
+from tests.source.test_local import held
 from tests.waiting import wait_until
 
 
@@ -61,12 +62,12 @@ def test_spool_file_has_no_name_and_goes_with_the_cache(tmp_path: Path) -> None:
     cache = BlockCache(1000, str(tmp_path))
     read(cache, Block(1, 1 << 20), 1 << 19, 100)
     assert os.listdir(tmp_path) == []
-    assert files_in(tmp_path) == 1
+    assert held(tmp_path) == 1
     for number in range(2, 4 * SPOOLS):
         read(cache, Block(number, 600), 0, 1)
-    wait_until(lambda: files_in(tmp_path) == SPOOLS)  # a thread that decodes ahead may still have one
+    wait_until(lambda: held(tmp_path) == SPOOLS)  # a thread that decodes ahead may still have one
     del cache
-    wait_until(lambda: gc.collect() >= 0 and not files_in(tmp_path))
+    wait_until(lambda: gc.collect() >= 0 and not held(tmp_path))
 
 
 def test_damage_spares_the_bytes_before_it_and_is_cached(small_steps: None) -> None:
@@ -179,18 +180,13 @@ def test_readers_of_more_decoders_than_fit_finish_one_after_another(
     assert {block.wholes for block in made} == {1}
 
 
-def files_in(folder: Path) -> int:
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    return sum(str(folder) in os.readlink(link) for link in links if os.path.lexists(link))
-
-
 @pytest.mark.usefixtures("small_steps", "at_once")
 def test_full_disk_takes_files_that_no_thread_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has gone must not keep others from their blocks."""
     write = os.pwrite
 
     def written(descriptor: int, data: memoryview, offset: int) -> int:
-        if files_in(tmp_path) > 1:
+        if held(tmp_path) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data, offset)
 
@@ -219,7 +215,7 @@ def test_stream_is_made_once_for_its_size_and_all_reads(count: int, tmp_path: Pa
     with ThreadPoolExecutor(3) as threads:
         assert set(threads.map(lambda _: stream.size, range(3))) == {count * PIECE}
     assert stream.read(0, count * PIECE) == b"".join(bytes([number]) * PIECE for number in range(count))
-    assert files_in(tmp_path) == (count == 9)
+    assert held(tmp_path) == (count == 9)
     assert len(made) == count + 5 * (count == 9)  # the first MiB of a long one is made again
 
 
@@ -229,10 +225,10 @@ def test_size_of_a_stream_is_known_after_its_file_was_not_read_for_long(
     cache, made = BlockCache(64 << 20, str(tmp_path)), list[int]()
     assert Stream(cache, ("version", "lines"), lines(9, made)).size == 9 * PIECE
     cache.drop_idle()
-    assert files_in(tmp_path) == 1
+    assert held(tmp_path) == 1
     monkeypatch.setattr(settings, "spool_kept", -1.0)
     cache.drop_idle()
-    assert not files_in(tmp_path)
+    assert not held(tmp_path)
     del made[:]
     again = Stream(cache, ("version", "lines"), lines(9, made))
     assert again.size == 9 * PIECE and not made
@@ -275,5 +271,5 @@ def test_files_beyond_their_bound_are_given_up(tmp_path: Path) -> None:
     for number in range(4):
         block = Block(number, 4 * PIECE)
         read(cache, block, 4 * PIECE - 1, 1)
-    wait_until(lambda: files_in(tmp_path) == 1)
+    wait_until(lambda: held(tmp_path) == 1)
     assert block.wholes == 1 and read(cache, block, 0, 1) == block.expected(0, 1) and block.wholes == 1
