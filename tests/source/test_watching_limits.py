@@ -145,14 +145,6 @@ def test_without_inotify_nothing_is_watched(
     assert not store.watch(("a",), lambda path, name: None)
 
 
-def test_starting_does_not_import_inotify(root: Path) -> None:
-    program = (
-        "import sys, glassfs.source.local as local; local.LocalStore(sys.argv[1]).entry(()); "
-        "sys.exit('inotify_simple' in sys.modules or 'glassfs.source.watching' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program, str(root)], check=True, cwd=ROOT)
-
-
 # Events that are lost, and too many of them.
 
 
