@@ -56,10 +56,6 @@ def test_least_recently_used_blocks_are_evicted(uses: list[tuple[int, int]], bud
         assert cache.hits == hits
 
 
-def waiting_readers(cache: BlockCache) -> int:
-    return sum(pending.readers for pending in cache._pending.values())
-
-
 @pytest.mark.parametrize("error", [None, Damaged("block 7 is bad")])
 def test_concurrent_readers_share_one_decode(error: Exception | None) -> None:
     """They share its error as well, which is not cached."""
@@ -67,7 +63,7 @@ def test_concurrent_readers_share_one_decode(error: Exception | None) -> None:
     block.error = error
     with ThreadPoolExecutor(16) as threads:
         readers = [threads.submit(read, cache, block, number, 10) for number in range(16)]
-        wait_until(lambda: waiting_readers(cache) == 16)
+        wait_until(lambda: sum(pending.readers for pending in cache._pending.values()) == 16)
         assert not any(reader.done() for reader in readers)
         block.gate.set()
         for reader in readers:
