@@ -4,6 +4,5 @@
 ``recipes`` are the ways to work with a mount, ``tasks`` what they do in a process of its own and ``workers`` what many
 do at once, ``counting`` asks for the kernel's requests. ``server`` is a slow S3, ``reaching`` are the ways to work with
 what it has. ``cpu`` measures processor time in processes that have a ``kernel`` of their own. ``workloads`` and
-``growth`` say what is measured with which goal, ``runner`` measures, ``report``, ``markdown`` and ``chart`` show what
-came out.
+``growth`` say what is measured with which goal, ``runner`` measures, ``report`` and ``markdown`` show what came out.
 """

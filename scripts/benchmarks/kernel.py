@@ -2,8 +2,6 @@
 
 What a mount answers is asked by ``Kernel``, which sends the requests that a kernel would send and keeps names and pages
 as one does. So nothing but the answers takes time: no system call of a client, no switch between processes.
-
-Uses nothing that version 0.2 does not have, as it also runs on the code of other checkouts.
 """
 
 from __future__ import annotations
@@ -21,32 +19,15 @@ from contextlib import suppress
 from typing import Any
 
 import glassfs
+from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.datasets.joined import open_sources
-from glassfs.mount.engines.answers import Answers
+from glassfs.mount.engines.answers import Answers, Buffers
+from glassfs.mount.engines.crew import Task
 from glassfs.mount.errors import Failures
 from glassfs.mount.operations import Operations
+from glassfs.mount.process import tune_allocator, tune_collector
 from glassfs.tree import ContainerSettings, Sources
-
-try:
-    from glassfs.mount.process import tune_allocator, tune_collector
-except ImportError:  # earlier versions
-    from glassfs.collector import tune as tune_collector
-    from glassfs.mount.allocator import tune as tune_allocator
-try:
-    from glassfs.mount.engines.answers import Buffers
-
-    OPTIONS: tuple[Any, ...] = ()
-except ImportError:  # versions that had more than one engine
-    from glassfs.mount.engines.answers import Payload as Buffers  # type: ignore[no-redef, attr-defined]
-    from glassfs.mount.options import MountOptions
-
-    OPTIONS = (MountOptions(),)
-try:
-    from glassfs import work
-    from glassfs.mount.engines.crew import Task
-except ImportError:  # version 0.2 has no work, and answers a request as it is
-    work = None  # type: ignore[assignment]
 
 LOOKUP, READ, READDIRPLUS = 1, 15, 44
 ROOT, OWNER = 1, 0
@@ -78,7 +59,7 @@ class Kernel:
         self.profile: cProfile.Profile | None = None
         self._reply = b""
         self._operations = Operations(
-            lambda: self._sources.root(), lambda: self._sources.root(), *OPTIONS, lambda: 0,
+            lambda: self._sources.root(), lambda: self._sources.root(), lambda: 0,
         )
         self._sources = open_sources(sources, settings, on_drop=self._operations.inodes.drop_nodes)
         self._answers = Answers(self._operations, Failures(), self._take)
@@ -138,12 +119,11 @@ class Kernel:
     def _ask(self, opcode: int, ident: int, body: bytes) -> bytes:
         self.requests += 1
         message = HEADER.pack(HEADER.size + len(body), opcode, self.requests, ident, OWNER, OWNER, 1, 0) + body
-        task = None if work is None else Task(opcode, self.requests, ident, message, owner=OWNER)
+        task = Task(opcode, self.requests, ident, message, owner=OWNER)
         if self.profile is not None:
             self.profile.enable()
         begun = time.thread_time()
-        if task is not None:
-            work.begin(task)
+        work.begin(task)
         self._answers.answer(opcode, self.requests, ident, message, self._buffers)
         ended = time.thread_time()
         if self.profile is not None:

@@ -122,22 +122,14 @@ def containers(place: Place) -> int:
     return part_size(place.dataset.size)
 
 
-def first_bytes(path: str) -> Recipe:
-    return lambda place: child("read", path=place.root / path, size=4096)
+def in_tree(task: str, path: str, **arguments: object) -> Recipe:
+    """Run a task on a file of the tree."""
+    return lambda place: child(task, path=place.root / path, **arguments)
 
 
-def read(path: str) -> Recipe:
-    """Read a whole file, from ``open`` to its last byte."""
-    return lambda place: child("read", path=place.root / path)
-
-
-def random_reads(path: str) -> Recipe:
-    return lambda place: child("random_reads", path=place.root / path, count=RANDOM_READS)
-
-
-def random_readers(path: str) -> Recipe:
-    """Read random pages from several processes, no page twice."""
-    return lambda place: child("random_readers", path=place.root / path, readers=READERS, count=RANDOM_READS)
+def on_container(task: str, result: str = "seconds", **arguments: object) -> Recipe:
+    """Run a task on the container itself; ``result`` names its seconds."""
+    return lambda place: {result: child(task, path=place.dataset.container, **arguments)["seconds"]}
 
 
 def random_pictures(place: Place) -> Results:
@@ -312,10 +304,6 @@ def load_columns(place: Place) -> Results:
     return child("load_arrays", paths=[place.root / f"columns/{name}.npy" for name in COLUMNS])
 
 
-def read_table(place: Place) -> Results:
-    return child("read_table", path=place.root / VIEWS / "columns.parquet")
-
-
 def query_episodes(place: Place) -> Results:
     """Query all episodes of a task with DuckDB, with an empty and a full catalogue, each on a fresh mount."""
     forget_catalogue()
@@ -354,29 +342,10 @@ def stored_block(place: Place) -> Results:
     return {"read": place.dataset.container.stat().st_size * ROWS_PER_BLOCK / place.dataset.size}
 
 
-def decompress(codec: str) -> Recipe:
-    """Decompress the block of a video in memory."""
-    return lambda place: {"first": child("decompress_block", path=place.dataset.container, codec=codec)["seconds"]}
-
-
 def inflate(place: Place) -> Results:
     blocks = -(-place.dataset.size // ROWS_PER_BLOCK)
     seconds = child("inflate_blocks", path=place.dataset.container, blocks=blocks)["seconds"]
     return {"first": seconds, "cpu": seconds}
-
-
-def kastore_column(place: Place) -> Results:
-    return child("kastore_column", path=place.dataset.container, key="nodes/time")
-
-
-def of_npz(task: str, share: float, result: str) -> Recipe:
-    """Run a task on the archive itself; ``share`` of its array is summed."""
-    return lambda place: {result: child(task, path=place.dataset.container, share=share)["seconds"]}
-
-
-def of_container(task: str, result: str = "seconds") -> Recipe:
-    """Run a task on the container itself."""
-    return lambda place: {result: child(task, path=place.dataset.container)["seconds"]}
 
 
 def demonstrations(reader: str) -> Recipe:

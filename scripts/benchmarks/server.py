@@ -21,7 +21,7 @@ DELAY = 0.05
 BANDWIDTH = 100e6  # bytes per second
 BUCKET = "benchmark"
 RESET, COUNT = "reset", "count"
-LIST, GET, SENT = "LIST", "GET", "sent"
+LIST, SENT = "LIST", "sent"
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "glass", "AWS_SECRET_ACCESS_KEY": "see-through", "AWS_DEFAULT_REGION": "us-east-1",
 }

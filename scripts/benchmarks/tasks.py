@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import workers
@@ -27,32 +28,40 @@ SAMPLED = (("state", 4 * STATE), ("action", 4 * ACTION))
 CHUNK = 1 << 17
 
 
+@contextmanager
+def timed() -> Iterator[Results]:
+    """Yield results that have the seconds of the ``with`` block when it has ended."""
+    results: Results = {}
+    start = time.perf_counter()
+    yield results
+    results["seconds"] = time.perf_counter() - start
+
+
 def read(path: str, size: int = -1) -> Results:
     """Open a file and read ``size`` bytes, or all of them."""
-    start = time.perf_counter()
-    with open(path, "rb", buffering=0) as file:
+    with timed() as results, open(path, "rb", buffering=0) as file:
         file.read(size)
-    return {"seconds": time.perf_counter() - start}
+    return results
 
 
 def read_many(folder: str, names: Sequence[str]) -> Results:
     """Open and read files."""
     os.chdir(folder)
-    start = time.perf_counter()
-    for name in names:
-        _read_file(name)
-    return {"seconds": time.perf_counter() - start}
+    with timed() as results:
+        for name in names:
+            _read_file(name)
+    return results
 
 
 def read_parts(folder: str, names: Sequence[str], size: int) -> Results:
     """Read files ``size`` bytes at a time, opening the file for each piece."""
     os.chdir(folder)
-    start = time.perf_counter()
-    for name in names:
-        offset = 0
-        while _part(name, size, offset) == size:
-            offset += size
-    return {"seconds": time.perf_counter() - start}
+    with timed() as results:
+        for name in names:
+            offset = 0
+            while _part(name, size, offset) == size:
+                offset += size
+    return results
 
 
 def read_samples(folder: str, samples: Sequence[Sample]) -> Results:
@@ -94,10 +103,9 @@ def whole_by_h5py(path: str) -> Results:
     """Read the dataset ``data`` of an HDF5 file."""
     import h5py
 
-    start = time.perf_counter()
-    with h5py.File(path) as file:
+    with timed() as results, h5py.File(path) as file:
         file["data"][()]
-    return {"seconds": time.perf_counter() - start}
+    return results
 
 
 def whole_by_glassfs(path: str) -> Results:
@@ -106,10 +114,9 @@ def whole_by_glassfs(path: str) -> Results:
 
     import glassfs
 
-    start = time.perf_counter()
-    with glassfs.open(path) as opened:
+    with timed() as results, glassfs.open(path) as opened:
         opened["data"].numpy()
-    return {"seconds": time.perf_counter() - start}
+    return results
 
 
 def random_readers(path: str, readers: int, count: int) -> Results:
@@ -120,12 +127,11 @@ def random_readers(path: str, readers: int, count: int) -> Results:
 
 def walk(path: str) -> Results:
     """List every directory below ``path`` and stat every file."""
-    start = time.perf_counter()
-    count = 0
-    for folder, _, names in os.walk(path):
-        for name in names:
-            count += os.stat(os.path.join(folder, name)).st_size >= 0
-    return {"seconds": time.perf_counter() - start, "count": count}
+    with timed() as results:
+        for folder, _, names in os.walk(path):
+            for name in names:
+                os.stat(os.path.join(folder, name))
+    return results
 
 
 def random_reads(path: str, count: int) -> Results:
@@ -144,10 +150,9 @@ def random_reads(path: str, count: int) -> Results:
 
 def positional_row(path: str, row: int) -> Results:
     """Read one row and nothing else through ``pread``: the header of the array is in another block."""
-    start = time.perf_counter()
-    with open(path, "rb", buffering=0) as file:
+    with timed() as results, open(path, "rb", buffering=0) as file:
         os.pread(file.fileno(), ROW_SIZE, NPY_HEADER + row * ROW_SIZE)
-    return {"seconds": time.perf_counter() - start}
+    return results
 
 
 def stat_while_reading(films: list[str], names: list[str]) -> Results:
@@ -173,47 +178,47 @@ def load_arrays(paths: Sequence[str]) -> Results:
     """Load each file with ``numpy.load``."""
     import numpy as np
 
-    start = time.perf_counter()
-    for path in paths:
-        np.load(path)
-    return {"seconds": time.perf_counter() - start}
+    with timed() as results:
+        for path in paths:
+            np.load(path)
+    return results
 
 
 def read_table(path: str) -> Results:
     """Read all columns of a Parquet file."""
     from pyarrow import parquet
 
-    start = time.perf_counter()
-    parquet.ParquetFile(path).read()
-    return {"seconds": time.perf_counter() - start}
+    with timed() as results:
+        parquet.ParquetFile(path).read()
+    return results
 
 
 def query(path: str, statement: str) -> Results:
     """Query a Parquet file with DuckDB; ``{}`` in the statement stands for its name."""
     import duckdb
 
-    start = time.perf_counter()
-    found = duckdb.sql(statement.format(f"'{path}'")).fetchall()
-    return {"seconds": time.perf_counter() - start, "count": len(found)}
+    with timed() as results:
+        duckdb.sql(statement.format(f"'{path}'")).fetchall()
+    return results
 
 
 def kastore_column(path: str, key: str) -> Results:
     """Load a store with ``kastore.load`` and copy one column."""
     import kastore
 
-    start = time.perf_counter()
-    kastore.load(path)[key].tobytes()
-    return {"seconds": time.perf_counter() - start}
+    with timed() as results:
+        kastore.load(path)[key].tobytes()
+    return results
 
 
 def sum_by_numpy(path: str, share: float) -> Results:
     """Sum the first part of an array in an NPZ archive, of which ``numpy.load`` reads all."""
     import numpy as np
 
-    start = time.perf_counter()
-    values = np.load(path)["data"]
-    values[: int(share * len(values))].sum()
-    return {"seconds": time.perf_counter() - start}
+    with timed() as results:
+        values = np.load(path)["data"]
+        values[: int(share * len(values))].sum()
+    return results
 
 
 def sum_mapped(path: str, share: float) -> Results:
@@ -222,11 +227,10 @@ def sum_mapped(path: str, share: float) -> Results:
 
     import glassfs
 
-    start = time.perf_counter()
-    with glassfs.open(path) as opened:
+    with timed() as results, glassfs.open(path) as opened:
         values = opened["data"].numpy()
         values[: int(share * len(values))].sum()
-    return {"seconds": time.perf_counter() - start}
+    return results
 
 
 def decompress_block(path: str, codec: str) -> Results:
@@ -235,17 +239,17 @@ def decompress_block(path: str, codec: str) -> Results:
     import zstandard
     from writers.wshard import ENTRY, HEADER
 
-    start = time.perf_counter()
-    with open(path, "rb", buffering=0) as file:
-        count = HEADER.unpack(file.read(HEADER.size))[7]
-        entries = [ENTRY.unpack(file.read(ENTRY.size)) for _ in range(count)]
-        *_, offset, stored, size, _, _ = max(entries, key=lambda entry: int(entry[6]))
-        block = os.pread(file.fileno(), stored, offset)
-    if codec == "zstd":
-        zstandard.ZstdDecompressor().decompress(block, max_output_size=size)
-    else:
-        lz4.block.decompress(block, uncompressed_size=size)
-    return {"seconds": time.perf_counter() - start}
+    with timed() as results:
+        with open(path, "rb", buffering=0) as file:
+            count = HEADER.unpack(file.read(HEADER.size))[7]
+            entries = [ENTRY.unpack(file.read(ENTRY.size)) for _ in range(count)]
+            *_, offset, stored, size, _, _ = max(entries, key=lambda entry: int(entry[6]))
+            block = os.pread(file.fileno(), stored, offset)
+        if codec == "zstd":
+            zstandard.ZstdDecompressor().decompress(block, max_output_size=size)
+        else:
+            lz4.block.decompress(block, uncompressed_size=size)
+    return results
 
 
 def inflate_blocks(path: str, blocks: int) -> Results:
@@ -257,10 +261,10 @@ def inflate_blocks(path: str, blocks: int) -> Results:
         decoder.decompress(rest)
         stored.append(rest[: len(rest) - len(decoder.unused_data)])
         rest = decoder.unused_data
-    start = time.perf_counter()
-    for block in stored:
-        zlib.decompress(block, -zlib.MAX_WBITS)
-    return {"seconds": time.perf_counter() - start}
+    with timed() as results:
+        for block in stored:
+            zlib.decompress(block, -zlib.MAX_WBITS)
+    return results
 
 
 def _read_file(path: str) -> None:
@@ -280,17 +284,8 @@ def _part(path: str, size: int, offset: int) -> int:
 
 def _quantiles(times: list[float]) -> Results:
     ordered = sorted(times)
-    return {"p50": ordered[len(ordered) // 2], "p99": ordered[len(ordered) * 99 // 100], "count": len(ordered)}
+    return {"p50": ordered[len(ordered) // 2], "p99": ordered[len(ordered) * 99 // 100]}
 
-
-TASKS: dict[str, Callable[..., Results]] = {
-    task.__name__: task
-    for task in (
-        read, read_many, read_parts, read_samples, train, epochs, walk, random_reads, random_readers,
-        positional_row, stat_while_reading, load_arrays, read_table, query, kastore_column, decompress_block,
-        inflate_blocks, sum_by_numpy, sum_mapped, demonstrations, whole_by_h5py, whole_by_glassfs,
-    )
-}
 
 if __name__ == "__main__":
-    print(json.dumps(TASKS[sys.argv[1]](**json.load(sys.stdin))))
+    print(json.dumps(globals()[sys.argv[1]](**json.load(sys.stdin))))

@@ -9,7 +9,7 @@ from benchmarks import reaching, recipes
 from benchmarks.contents import FIRST_PART
 from benchmarks.counting import REQUESTS
 from benchmarks.reaching import OTHERS, SHARE
-from benchmarks.recipes import AGAIN, FIRST, KNOWN, Recipe
+from benchmarks.recipes import AGAIN, FIRST, KNOWN, RANDOM_READS, READERS, VIEWS, Recipe, in_tree, on_container
 from benchmarks.server import LIST, SENT
 
 COLD = "mount fresh and its cache cold, what it reads warm"
@@ -108,12 +108,14 @@ def _of_array() -> tuple[Workload, ...]:
         Measure("second", "cat of a 1 GiB array, second read", (at_least(0.95, SQUASH),),
                 state="mount's pages warm"),
     ))
-    random = Workload("random", "array", _mounts(recipes.random_reads("data.npy"), *ALL), (
+    mapped = in_tree("random_reads", "data.npy", count=RANDOM_READS)
+    random = Workload("random", "array", _mounts(mapped, *ALL), (
         Measure("p50", "10,000 random 4 KiB reads of numpy.load(mmap_mode='r'), first touch, p50",
                 (at_most(1.5, SQUASH),)),
         Measure("p99", "the same random reads, p99"),
     ))
-    readers = Workload("random-readers", "array", _mounts(recipes.random_readers("data.npy"), *ALL, FLOOR), (
+    by_many = in_tree("random_readers", "data.npy", readers=READERS, count=RANDOM_READS)
+    readers = Workload("random-readers", "array", _mounts(by_many, *ALL, FLOOR), (
         Measure("p50", "8 readers, 10,000 random reads of 4 KiB, first touch, p50", (at_most(0.6, SQUASH),)),
         Measure("p99", "the same of 8 readers, p99"),
     ))
@@ -159,16 +161,17 @@ def _of_frames() -> tuple[Workload, ...]:
 
 def _of_films() -> tuple[Workload, ...]:
     film = "signal/film.npy"
-    start = Workload("zstd-start", "zstd", _mounts(recipes.first_bytes(film)), (
+    start = Workload("zstd-start", "zstd", _mounts(in_tree("read", film, size=4096)), (
         Measure("seconds", "first 4 KiB of a 512 MiB zstd block", (Goal("≤ 50 ms", extra=0.05),)),
     ))
     whole = recipes.cat_once(film)
-    readers = _mounts(whole, zstandard_in_memory=recipes.decompress("zstd"))
+    readers = _mounts(whole, zstandard_in_memory=on_container("decompress_block", "first", codec="zstd"))
     zstd = Workload("zstd", "zstd", readers, memory=LARGE, measures=(
         Measure("first", "cat of a 512 MiB zstd block, first read",
                 (at_most(1.3, "zstandard in memory"),)),
     ))
-    lz4 = Workload("lz4", "lz4", _mounts(whole, lz4_in_memory=recipes.decompress("lz4")), memory=LARGE, measures=(
+    readers = _mounts(whole, lz4_in_memory=on_container("decompress_block", "first", codec="lz4"))
+    lz4 = Workload("lz4", "lz4", readers, memory=LARGE, measures=(
         Measure("first", "cat of a 512 MiB lz4 block, first read"),
     ))
     stat = Workload("stat", "films", _mounts(recipes.stat_while_reading), memory=LARGE, measures=(
@@ -212,7 +215,8 @@ def _of_tables() -> tuple[Workload, ...]:
 
 
 def _of_stores() -> tuple[Workload, ...]:
-    readers = _mounts(recipes.read("nodes/time.npy"), *FAST, kastore_load=recipes.kastore_column)
+    load = on_container("kastore_column", key="nodes/time")
+    readers = _mounts(in_tree("read", "nodes/time.npy"), *FAST, kastore_load=load)
     column = Workload("store", "store", readers, (
         Measure("seconds", "2.7 MB column of a 20 MB store, open to last byte",
                 (at_most(3, "kastore load"),)),
@@ -228,13 +232,13 @@ def _of_npz() -> tuple[Workload, ...]:
         Measure("first", "NPZ, stored member of 1 GB, cat, first read", (at_most(1.0, SQUASH),)),
     ))
     mapped = Workload("npz-mapped", "npz", (
-        Participant("glassfs", "memory", recipes.of_npz("sum_mapped", 0.01, "seconds")),
-        Participant("numpy.load", "memory", recipes.of_npz("sum_by_numpy", 0.01, "seconds")),
+        Participant("glassfs", "memory", on_container("sum_mapped", share=0.01)),
+        Participant("numpy.load", "memory", on_container("sum_by_numpy", share=0.01)),
     ), (
         Measure("seconds", "NPZ, stored member of 1 GB, sum of 1 % in Python", (at_most(0.1, "numpy.load"),)),
     ))
     label = "numpy load"
-    readers = _mounts(recipes.cat_once("data.npy"), numpy_load=recipes.of_npz("sum_by_numpy", 0, "first"))
+    readers = _mounts(recipes.cat_once("data.npy"), numpy_load=on_container("sum_by_numpy", "first", share=0))
     deflated = Workload("npz-deflated", "npz-deflated", readers, (
         Measure("first", "NPZ, deflated member of 512 MB, cat, first read", (at_most(1.0, label),)),
     ))
@@ -242,11 +246,11 @@ def _of_npz() -> tuple[Workload, ...]:
 
 
 def _of_hdf5() -> tuple[Workload, ...]:
-    by_h5py = Participant("h5py", "memory", recipes.of_container("whole_by_h5py", "first"))
+    by_h5py = Participant("h5py", "memory", on_container("whole_by_h5py", "first"))
     cat = Workload("hdf5", "hdf5", (Participant("glassfs", "glassfs", recipes.cat_once("data.npy")), by_h5py), (
         Measure("first", "HDF5, 1 GB in chunks, gzip and shuffle, cat, first read", (at_most(0.7, "h5py"),)),
     ))
-    by_glassfs = Participant("glassfs", "memory", recipes.of_container("whole_by_glassfs", "first"))
+    by_glassfs = Participant("glassfs", "memory", on_container("whole_by_glassfs", "first"))
     whole = Workload("hdf5-library", "hdf5", (by_glassfs, by_h5py), (
         Measure("first", "HDF5, the same array by .numpy()", (at_most(0.7, "h5py"),)),
     ))
@@ -306,7 +310,7 @@ def _of_dataset() -> tuple[Workload, ...]:
                 each="sample"),
     ))
     library = _of_library(
-        "dataset-library", recipes.READERS, recipes.EPOCH, recipes.EPOCHS, first=0.45, known=0.7, last=1,
+        "dataset-library", READERS, recipes.EPOCH, recipes.EPOCHS, first=0.45, known=0.7, last=1,
     )
     spawned = _of_library(
         "dataset-cores", recipes.CORES, recipes.SHORT_EPOCH, recipes.SHORT_EPOCHS, first=0.65, known=0.85, last=0.95,
@@ -360,7 +364,8 @@ def _of_views() -> tuple[Workload, ...]:
         Measure("seconds", "the last frame of a sparse film of 5 GB, by ffmpeg", (Goal("≤ 0.5 s", extra=0.5),)),
     ))
     tables = (
-        Participant("glassfs", "glassfs", recipes.read_table), Participant("as .npy", "glassfs", recipes.load_columns),
+        Participant("glassfs", "glassfs", in_tree("read_table", f"{VIEWS}/columns.parquet")),
+        Participant("as .npy", "glassfs", recipes.load_columns),
     )
     columns = Workload("parquet", "columns", tables, (
         Measure("seconds", "two IDV columns of 1,000,000 rows as columns.parquet, by pyarrow",

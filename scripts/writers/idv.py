@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SIGNATURE, TAIL = b"CML\0DVB\0", b"\0BVD\0LMC"
-CURRENT_VERSION = (1, 1, 1, 6)
+VERSION = 0x0001_0001_0001_0006  # 1.1.1.6
 EPOCH = 621_355_968_000_000_000  # 1970-01-01 in ticks of 100 ns since 0001-01-01
 COMPRESSIONS = {"none": 0, "deflate": 1}
 PLAIN = {
@@ -78,12 +78,11 @@ class IdvWriter:
 
     def __init__(
         self, path: str | os.PathLike[str], rows_per_block: int = 8192, compression: str = "deflate",
-        version: tuple[int, int, int, int] = CURRENT_VERSION, rows: int | None = None,
+        rows: int | None = None,
     ) -> None:
         self.rows_per_block = rows_per_block
         self.rows = rows
         self.compression = compression
-        self.version = version
         self.toc: list[bytes] = []
         self._file = open(path, "wb")  # noqa: SIM115
         self._file.write(bytes(256))
@@ -130,9 +129,8 @@ class IdvWriter:
         """Write the table of contents, the tail and the header."""
         toc = self.write(b"".join(self.toc))
         tail = self.write(TAIL)
-        version = sum(part << shift for part, shift in zip(self.version, (48, 32, 16, 0), strict=True))
         self._file.seek(0)
-        self._file.write(SIGNATURE + struct.pack("<QQqqqi", version, version, toc, tail, self.rows or 0, len(self.toc)))
+        self._file.write(SIGNATURE + struct.pack("<QQqqqi", VERSION, VERSION, toc, tail, self.rows or 0, len(self.toc)))
 
     def _write_metadata(self, metadata: Mapping[str, Any], packing: str) -> int:
         entries = []

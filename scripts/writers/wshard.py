@@ -38,18 +38,16 @@ class WShardWriter:
     """One file.
 
     ``codec`` is the default (none, zstd, lz4). ``names_codec`` is False for writers that leave the codec to the
-    header's default. ``checksum`` is ``raw``, ``disk`` (over the stored bytes) or ``none``; ``nul_names`` puts a NUL
-    behind each name, as Go does.
+    header's default. ``checksum`` is ``raw``, ``disk`` (over the stored bytes) or ``none``.
     """
 
     def __init__(
         self, path: str | Path, *, codec: str = "none", alignment: int = 32, names_codec: bool = True,
-        nul_names: bool = False, checksum: str = "raw", role: int = 5, flags: int = 0, level: int = 1,
-        episode: Mapping[str, Any] | None = None, has_metadata: bool = True,
+        checksum: str = "raw", role: int = 5, episode: Mapping[str, Any] | None = None, has_metadata: bool = True,
     ) -> None:
         self.path = Path(path)
-        self.codec, self.alignment, self.names_codec, self.nul_names = codec, alignment, names_codec, nul_names
-        self.checksum, self.role, self.flags, self.level = checksum, role, flags, level
+        self.codec, self.alignment, self.names_codec = codec, alignment, names_codec
+        self.checksum, self.role = checksum, role
         self.episode = dict(episode or {})
         self.has_metadata = has_metadata
         self.channels: list[dict[str, Any]] = []
@@ -81,7 +79,7 @@ class WShardWriter:
     def close(self) -> None:
         """Write the file."""
         self._add_metadata()
-        table, places = _names([name for name, _, _ in self._blocks], self.nul_names)
+        table, places = _names([name for name, _, _ in self._blocks])
         names_offset = HEADER.size + ENTRY.size * len(self._blocks)
         data_offset = _aligned(names_offset + len(table), self.alignment)
         entries = []
@@ -93,13 +91,13 @@ class WShardWriter:
             size = max(file.tell(), data_offset)
             file.truncate(size)
             file.seek(0)
-            head = (b"SHRD", 2, self.role, self.flags, self.alignment, CODEC_NUMBERS[self.codec], ENTRY.size)
+            head = (b"SHRD", 2, self.role, 0, self.alignment, CODEC_NUMBERS[self.codec], ENTRY.size)
             file.write(HEADER.pack(*head, len(entries), names_offset, data_offset, 0, size))
             file.write(b"".join(entries) + table)
 
     def _write_block(self, file: BinaryIO, name: bytes, place: tuple[int, int], block: Block, codec: str) -> bytes:
         raw = _bytes(block)
-        stored, flags = compressed(raw, codec, self.level), 0
+        stored, flags = compressed(raw, codec, 1), 0
         if len(stored) < len(raw):
             flags = 1 | (CODEC_FLAGS[codec] if self.names_codec else 0)
         crc = {"raw": raw, "disk": stored}.get(self.checksum)
@@ -147,7 +145,7 @@ def write_streamed(path: str | Path, data: Mapping[str, Values], *, flush: int =
         "meta/channels": {"channels": channels},
     }
     names = sorted([*whole, *metadata])
-    table, places = _names([name.encode() for name in names], False)
+    table, places = _names([name.encode() for name in names])
     names_offset = HEADER.size + ENTRY.size * len(names)
     first = _aligned(names_offset + len(table) + 200, 32)
     body = b"".join(
@@ -238,12 +236,12 @@ def _entry(name: bytes, *fields: int) -> bytes:
     return ENTRY.pack(xxhash.xxh64_intdigest(name), *fields, 0)
 
 
-def _names(names: Sequence[bytes], has_nul: bool) -> tuple[bytes, list[tuple[int, int]]]:
+def _names(names: Sequence[bytes]) -> tuple[bytes, list[tuple[int, int]]]:
     """Return the string table, and the offset and length of each name."""
     table, places = bytearray(), []
     for name in names:
         places.append((len(table), len(name)))
-        table += name + b"\0" * has_nul
+        table += name
     return bytes(table), places
 
 

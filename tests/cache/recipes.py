@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import Executor, Future
+from typing import Any
 
 from glassfs.cache import BlockCache
-from tests.waiting import wait_for
+from glassfs.cache.budget import MemoryBudget
+from tests.waiting import wait_for, wait_until
 
 PIECE = 1 << 18
 
@@ -73,6 +76,14 @@ def read(cache: BlockCache, block: Block, offset: int, size: int) -> bytes:
     buffer = bytearray(size)
     cache.read_into(block, memoryview(buffer), offset)
     return bytes(buffer)
+
+
+def in_line(threads: Executor, memory: MemoryBudget, do: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Submit a call that has to wait for memory; return when it is in the queue."""
+    before = len(memory._queue)
+    waiting = threads.submit(do, *arguments)
+    wait_until(lambda: len(memory._queue) > before)
+    return waiting
 
 
 def interrupted(*_: object) -> None:

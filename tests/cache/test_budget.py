@@ -12,7 +12,7 @@ from glassfs import work
 from glassfs.cache.budget import MemoryBudget, Ticket
 from glassfs.settings import settings
 from glassfs.work import Work
-from tests.cache.recipes import interrupted
+from tests.cache.recipes import in_line, interrupted
 from tests.waiting import wait_until
 
 
@@ -37,50 +37,33 @@ class Cache:
         return 10 * count
 
 
-def reserve_and_release(memory: MemoryBudget, size: int) -> None:
-    memory.reserve(size)
+def take(memory: MemoryBudget, size: int, taken: list[int], ticket: Ticket | None = None) -> None:
+    """Reserve some bytes, note that, and release them."""
+    memory.reserve(size, ticket)
+    taken.append(size)
     memory.release(size)
 
 
-def test_cached_bytes_are_evicted_for_reserved_ones() -> None:
-    cache = Cache(100, blocks=10)
-    cache.memory.reserve(35)
-    assert (cache.blocks, cache.memory.used) == (6, 95)
-    cache.memory.release(35)
-    assert cache.memory.used == 60
-
-
-def test_nothing_is_evicted_for_a_request_that_waits() -> None:
+def test_no_more_is_evicted_than_a_granted_request_needs() -> None:
     cache = Cache(100, blocks=4)
     cache.memory.reserve(60)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(reserve_and_release, cache.memory, 50)
-        wait_until(lambda: len(cache.memory._queue) == 1)
-        assert cache.blocks == 4
+        waiting = in_line(threads, cache.memory, cache.memory.reserve, 75)
+        assert cache.blocks == 4, "nothing is evicted for a request that waits"
         cache.memory.release(60)
         waiting.result(60)
+    assert (cache.blocks, cache.memory.used) == (2, 95)
 
 
 def test_requests_are_granted_in_fifo_order() -> None:
-    memory, order = Cache(100).memory, []
-
-    def work(size: int) -> None:
-        memory.reserve(size)
-        order.append(size)
-        memory.release(size)
-
+    memory, taken = Cache(100).memory, list[int]()
     memory.reserve(60)
     with ThreadPoolExecutor(3) as threads:
-        waiting = []
-        for count, size in enumerate((90, 80, 70)):
-            waiting.append(threads.submit(work, size))
-            wait_until(lambda count=count: len(memory._queue) == count + 1)  # type: ignore[misc]
+        for size in (90, 80, 70):
+            in_line(threads, memory, take, memory, size, taken)
         assert not memory.reserve_now(10), "memory is free, but other requests came first"
         memory.release(60)
-        for one in waiting:
-            one.result(60)
-    assert order == [90, 80, 70]
-    assert memory.used == 0
+    assert (taken, memory.used) == ([90, 80, 70], 0)
 
 
 def test_users_are_granted_equal_numbers_of_bytes() -> None:
@@ -96,18 +79,13 @@ def test_users_are_granted_equal_numbers_of_bytes() -> None:
 
     memory.reserve(60)
     with ThreadPoolExecutor(9) as threads:
-        waiting = []
-        for count in range(3):
-            waiting.append(threads.submit(reserve, 1, 90))
-            wait_until(lambda count=count: len(memory._queue) == count + 1)  # type: ignore[misc]
+        for _ in range(3):
+            in_line(threads, memory, reserve, 1, 90)
         wait([threads.submit(reserve, 2, 10)], 10)
         first = list(order)
-        for count in range(3, 9):
-            waiting.append(threads.submit(reserve, 2, 50))
-            wait_until(lambda count=count: len(memory._queue) == count + 1)  # type: ignore[misc]
+        for _ in range(6):
+            in_line(threads, memory, reserve, 2, 50)
         memory.release(60)
-        for one in waiting:
-            one.result(60)
     assert first == [(2, 10)]
     assert order[1:] == [(2, 50), (1, 90), (2, 50), (2, 50), (1, 90), (2, 50), (2, 50), (1, 90), (2, 50)]
     assert memory.used == 0
@@ -117,23 +95,10 @@ def test_request_beyond_the_limit_is_granted_alone() -> None:
     memory = Cache(100).memory
     memory.reserve(1)
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(memory.reserve, 500)
-        wait_until(lambda: len(memory._queue) == 1)
+        waiting = in_line(threads, memory, memory.reserve, 500)
         memory.release(1)
         waiting.result(60)
     assert memory.used == 500
-
-
-def test_unpinned_block_is_evicted_for_a_waiting_request() -> None:
-    cache = Cache(100, blocks=8)
-    cache.pinned = 8
-    cache.memory.reserve(10)
-    with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(reserve_and_release, cache.memory, 50)
-        wait_until(lambda: len(cache.memory._queue) == 1)
-        cache.pinned = 0
-        cache.memory.recheck()
-        waiting.result(60)
 
 
 def test_excess_is_evicted_once_it_is_unpinned() -> None:
@@ -159,52 +124,37 @@ def test_thread_that_holds_everything_gets_more() -> None:
 
 
 def test_two_threads_that_hold_everything_take_turns() -> None:
-    memory = Cache(100).memory
+    memory, used = Cache(100).memory, list[int]()
     both = threading.Barrier(2, timeout=60)
-    lock, now, most = threading.Lock(), 0, 0
 
     def work() -> None:
-        nonlocal now, most
         memory.reserve(50)
         with memory.nested():
             both.wait()
             memory.reserve(60)
-            with lock:
-                now += 1
-                most = max(most, now)
-            with lock:
-                now -= 1
+            used.append(memory.used)
+            wait_until(lambda: memory._queue or len(used) == 2)  # the other one waits, or is granted as well
             memory.release(60)
         memory.release(50)
 
     with ThreadPoolExecutor(2) as threads:
         for job in [threads.submit(work), threads.submit(work)]:
             job.result(60)
-    assert most == 1
-    assert memory.used == 0
+    assert (max(used), memory.used) == (160, 0)
 
 
 def test_hurried_request_is_granted_first() -> None:
-    memory, order, ticket = Cache(100).memory, [], Ticket()
-
-    def work(size: int, ticket: Ticket | None) -> None:
-        memory.reserve(size, ticket)
-        order.append(size)
-        memory.release(size)
-
+    memory, taken, ticket = Cache(100).memory, list[int](), Ticket()
     memory.reserve(100)
     with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(work, 70, None)
-        wait_until(lambda: len(memory._queue) == 1)
-        second = threads.submit(work, 80, ticket)
-        wait_until(lambda: len(memory._queue) == 2)
+        in_line(threads, memory, take, memory, 70, taken)
+        second = in_line(threads, memory, take, memory, 80, taken, ticket)
         memory.hurry(ticket)
-        assert order == []
+        assert taken == []
         with memory.waiting():
             second.result(60)
         memory.release(100)
-        first.result(60)
-    assert order == [80, 70]
+    assert taken == [80, 70]
 
 
 @pytest.mark.parametrize("is_nested", [False, True])

@@ -117,13 +117,6 @@ def test_readers_do_not_wait_twice_for_a_disk_that_hangs(folder: Path, monkeypat
     catalogue.close()
 
 
-def test_folder_open_to_readers_is_not_used_and_keeps_its_mode(folder: Path) -> None:
-    folder.mkdir()
-    folder.chmod(0o755)
-    assert not is_usable(folder)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o755 and not list(folder.iterdir())
-
-
 def test_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
     assert not is_usable(tmp_path / "not/there/glassfs")
     assert not is_usable(Path("/proc/glassfs/glassfs"))

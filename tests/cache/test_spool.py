@@ -18,8 +18,9 @@ from glassfs.cache.blocks import SPOOLS
 from glassfs.content import Stream
 from glassfs.errors import Changed, Damaged, NoSpool, Unavailable
 from glassfs.settings import settings
-from tests.cache.recipes import PIECE, Block, Gated, interrupted, read
-from tests.waiting import wait_for, wait_until
+from tests.cache.recipes import PIECE, Block, in_line, read
+from tests.source.test_local import held
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -61,43 +62,36 @@ def test_spool_file_has_no_name_and_goes_with_the_cache(tmp_path: Path) -> None:
     cache = BlockCache(1000, str(tmp_path))
     read(cache, Block(1, 1 << 20), 1 << 19, 100)
     assert os.listdir(tmp_path) == []
-    assert files_in(tmp_path) == 1
+    assert held(tmp_path) == 1
     for number in range(2, 4 * SPOOLS):
         read(cache, Block(number, 600), 0, 1)
-    wait_until(lambda: files_in(tmp_path) == SPOOLS)  # a thread that decodes ahead may still have one
+    wait_until(lambda: held(tmp_path) == SPOOLS)  # a thread that decodes ahead may still have one
     del cache
-    wait_until(lambda: gc.collect() >= 0 and not files_in(tmp_path))
+    wait_until(lambda: gc.collect() >= 0 and not held(tmp_path))
 
 
-def test_damage_spares_the_bytes_before_it(small_steps: None) -> None:
+def test_damage_spares_the_bytes_before_it_and_is_cached(small_steps: None) -> None:
+    """Finding it again would cost decoding everything before it."""
     cache, block = BlockCache(1 << 20), Block(5, 40 * PIECE)
-    block.error, block.fails_at = Changed("the file was changed"), 20 * PIECE
+    block.error, block.fails_at = Damaged("bad"), 20 * PIECE
     assert read(cache, block, 0, 100) == block.expected(0, 100)
-    for _ in range(2):
-        with pytest.raises(Changed, match="the file was changed"):
+    for _ in range(5):
+        with pytest.raises(Damaged, match="bad"):
             read(cache, block, 30 * PIECE, 100)
+    assert block.wholes == 1
 
 
+@pytest.mark.parametrize("size", [100, 1 << 20], ids=["block", "spool"])
 @pytest.mark.parametrize("error, raised", [
     (Changed("closed"), Changed), (OSError(28, "No space left on device"), OSError), (MemoryError(), Unavailable),
 ])
-def test_errors_that_pass_are_not_cached(error: Exception, raised: type[Exception]) -> None:
-    cache, block = BlockCache(1000), Block(5, 1 << 20)
+def test_errors_that_pass_are_not_cached(error: Exception, raised: type[Exception], size: int) -> None:
+    cache, block = BlockCache(1 << 20), Block(5, size)
     block.error, block.fails_at = error, 0
     with pytest.raises(raised):
         read(cache, block, 0, 10)
     block.error = None
     assert read(cache, block, 0, 10) == block.expected(0, 10)
-
-
-def test_damage_is_cached() -> None:
-    """Finding it again would cost decoding everything before it."""
-    cache, block = BlockCache(1 << 20), Block(5, 1 << 20)
-    block.error, block.fails_at = Damaged("bad"), 3 * PIECE
-    for _ in range(5):
-        with pytest.raises(Damaged, match="bad"):
-            read(cache, block, 3 * PIECE, 10)
-    assert block.wholes == 1
 
 
 def test_block_that_ends_early_is_damage() -> None:
@@ -163,16 +157,6 @@ def test_spool_file_that_cannot_be_read_is_no_damage(monkeypatch: pytest.MonkeyP
         assert read(cache, block, 0, 100) == block.expected(0, 100)
 
 
-def test_interrupted_reader_leaves_the_block_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache, block = BlockCache(1 << 20), Block(5, 4 * PIECE)
-    with ThreadPoolExecutor(1) as threads:
-        with cache.reserved(1 << 20), monkeypatch.context() as patch:
-            patch.setattr(cache.memory, "reserve", interrupted)
-            with pytest.raises(KeyboardInterrupt):
-                threads.submit(read, cache, block, 0, 1).result(60)
-        assert threads.submit(read, cache, block, 0, 10).result(60) == block.expected(0, 10)
-
-
 def test_readers_of_more_decoders_than_fit_finish_one_after_another(
     small_steps: None, at_once: None, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -189,42 +173,11 @@ def test_readers_of_more_decoders_than_fit_finish_one_after_another(
 
     read(cache, made[0], 0, 10)
     with ThreadPoolExecutor(len(made)) as threads:
-        others = [threads.submit(read_all, block) for block in made[1:]]
-        wait_until(lambda: len(cache.memory._queue) == len(others))
+        others = [in_line(threads, cache.memory, read_all, block) for block in made[1:]]
         read_all(made[0])
         for other in others:
             other.result(60)
     assert {block.wholes for block in made} == {1}
-
-
-def test_decoder_that_a_memory_holder_waits_for_goes_first() -> None:
-    """A block is made from a larger one, which another reader has requested."""
-    cache, large = BlockCache(1 << 20), Block(5, 4 * PIECE)
-
-    class Outer(Gated):
-        @property
-        def cost(self) -> int:
-            return 1 << 20
-
-        def whole(self) -> bytes:
-            raw = super().whole()
-            assert read(cache, large, 100, 10) == large.expected(100, 10)
-            return raw
-
-    outer = Outer(1, 10)
-    with ThreadPoolExecutor(2) as threads:
-        first = threads.submit(read, cache, outer, 0, 1)
-        wait_for(outer.entered)
-        second = threads.submit(read, cache, large, 0, 10)
-        wait_until(lambda: len(cache.memory._queue) == 1)
-        outer.gate.set()
-        assert first.result(60) == b"\1"
-        assert second.result(60) == large.expected(0, 10)
-
-
-def files_in(folder: Path) -> int:
-    links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
-    return sum(str(folder) in os.readlink(link) for link in links if os.path.lexists(link))
 
 
 @pytest.mark.usefixtures("small_steps", "at_once")
@@ -233,7 +186,7 @@ def test_full_disk_takes_files_that_no_thread_reads(tmp_path: Path, monkeypatch:
     write = os.pwrite
 
     def written(descriptor: int, data: memoryview, offset: int) -> int:
-        if files_in(tmp_path) > 1:
+        if held(tmp_path) > 1:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(descriptor, data, offset)
 
@@ -248,10 +201,10 @@ def test_file_is_given_up_when_it_was_not_read_for_long(tmp_path: Path, monkeypa
     cache, block = BlockCache(1000, str(tmp_path)), Block(5, 1 << 20)
     read(cache, block, 0, 100)
     cache.drop_idle()
-    assert files_in(tmp_path) == 1
+    assert held(tmp_path) == 1
     monkeypatch.setattr(settings, "spool_kept", -1.0)
     cache.drop_idle()
-    wait_until(lambda: not files_in(tmp_path))  # a thread that decodes ahead may still have it
+    wait_until(lambda: not held(tmp_path))  # a thread that decodes ahead may still have it
     assert read(cache, block, 0, 100) == block.expected(0, 100)
 
 
@@ -273,7 +226,7 @@ def test_stream_is_made_once_for_its_size_and_all_reads(count: int, tmp_path: Pa
     with ThreadPoolExecutor(3) as threads:
         assert set(threads.map(lambda _: stream.size, range(3))) == {count * PIECE}
     assert stream.read(0, count * PIECE) == b"".join(bytes([number]) * PIECE for number in range(count))
-    assert files_in(tmp_path) == (count == 9)
+    assert held(tmp_path) == (count == 9)
     assert len(made) == count + 5 * (count == 9)  # the first MiB of a long one is made again
 
 
@@ -284,7 +237,7 @@ def test_size_of_a_stream_is_known_after_its_bytes_were_dropped(
     assert Stream(cache, ("version", "lines"), lines(9, made)).size == 9 * PIECE
     monkeypatch.setattr(settings, "spool_kept", -1.0)
     cache.drop_idle()
-    assert not files_in(tmp_path)
+    assert not held(tmp_path)
     del made[:]
     again = Stream(cache, ("version", "lines"), lines(9, made))
     assert again.size == 9 * PIECE and not made
@@ -327,5 +280,5 @@ def test_files_beyond_their_bound_are_given_up(tmp_path: Path) -> None:
     for number in range(4):
         block = Block(number, 4 * PIECE)
         read(cache, block, 4 * PIECE - 1, 1)
-    wait_until(lambda: files_in(tmp_path) == 1)
+    wait_until(lambda: held(tmp_path) == 1)
     assert block.wholes == 1 and read(cache, block, 0, 1) == block.expected(0, 1) and block.wholes == 1

@@ -64,19 +64,11 @@ def unescaped(nal: bytes) -> bytes:
 
 
 class Sequence(NamedTuple):
-    profile: int
-    constraints: int
     level: int
     columns: int
     rows: int
     crop: tuple[int, int, int, int]
     """Left, right, top, bottom, in pixels."""
-    order: int
-    references: int
-    full_range: int
-    colours: tuple[int, int, int]
-    chroma: tuple[int, int]
-    reordered: int
 
     @property
     def size(self) -> tuple[int, int]:
@@ -85,12 +77,13 @@ class Sequence(NamedTuple):
 
 
 def sequence(nal: bytes) -> Sequence:
+    """Read what differs from video to video; check all other fields."""
     assert nal[0] == 0x67
     bits = Reader(unescaped(nal))
-    profile, constraints, level = bits.u(8), bits.u(8), bits.u(8)
-    assert (bits.ue(), bits.ue()) == (0, 0)
-    order, references, gaps = bits.ue(), bits.ue(), bits.u(1)
-    assert gaps == 0
+    assert (bits.u(8), bits.u(8)) == (66, 0xC0)  # constrained baseline profile
+    level = bits.u(8)
+    assert [bits.ue() for _ in range(4)] == [0, 0, 2, 1]  # output in decoding order, one reference
+    assert bits.u(1) == 0
     columns, rows = bits.ue() + 1, bits.ue() + 1
     assert (bits.u(1), bits.u(1)) == (1, 1)
     crop = (0, 0, 0, 0)
@@ -100,24 +93,17 @@ def sequence(nal: bytes) -> Sequence:
     assert (bits.u(1), bits.u(8)) == (1, 1)  # square pixels
     assert bits.u(1) == 0
     assert (bits.u(1), bits.u(3)) == (1, 5)
-    full_range, described = bits.u(1), bits.u(1)
-    assert described == 1
-    colours = bits.u(8), bits.u(8), bits.u(8)
-    assert bits.u(1) == 1
-    chroma = bits.ue(), bits.ue()
+    assert (bits.u(1), bits.u(1)) == (1, 1)  # full range, of these colors
+    assert [bits.u(8) for _ in range(3)] == [1, 13, 6]
+    assert (bits.u(1), bits.ue(), bits.ue()) == (1, 1, 1)  # where chroma is
     assert [bits.u(1) for _ in range(4)] == [0, 0, 0, 0]
     assert (bits.u(1), bits.u(1)) == (1, 1)
-    assert [bits.ue() for _ in range(4)] == [0, 0, 0, 0]
-    reordered, buffered = bits.ue(), bits.ue()
-    assert buffered == references
+    assert [bits.ue() for _ in range(6)] == [0, 0, 0, 0, 0, 1]  # not reordered
     bits.trail()
-    return Sequence(
-        profile, constraints, level, columns, rows, crop, order, references, full_range, colours, chroma, reordered,
-    )
+    return Sequence(level, columns, rows, crop)
 
 
-def picture_set(nal: bytes) -> int:
-    """Return the flag that slices control deblocking; check all other fields."""
+def check_picture_set(nal: bytes) -> None:
     assert nal[0] == 0x68
     bits = Reader(unescaped(nal))
     assert (bits.ue(), bits.ue()) == (0, 0)
@@ -125,10 +111,8 @@ def picture_set(nal: bytes) -> int:
     assert [bits.ue() for _ in range(3)] == [0, 0, 0]
     assert bits.u(3) == 0
     assert [bits.se() for _ in range(3)] == [0, 0, 0]
-    deblocking = bits.u(1)
-    assert (bits.u(1), bits.u(1)) == (0, 0)
+    assert [bits.u(1) for _ in range(3)] == [1, 0, 0]  # slices can turn off the filter
     bits.trail()
-    return deblocking
 
 
 class EncodedImage(NamedTuple):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -26,6 +25,7 @@ from glassfs.codec.compression import (
     reach,
 )
 from glassfs.errors import Damaged
+from tests.formats.exercise import peak_memory
 
 
 def deflated(raw: bytes) -> bytes:
@@ -61,6 +61,13 @@ def cut(data: bytes, size: int) -> Iterator[bytes]:
         yield data[start : start + size]
 
 
+def streamed(codec: str, data: bytes, size: int, piece: int = 4096) -> bytes:
+    return b"".join(decompress_stream(codec, cut(data, piece), size))
+
+
+WAYS = (decompress, streamed)
+
+
 @pytest.mark.parametrize("name", ENCODERS)
 @given(RAW, st.sampled_from([1, 7, 1000, 1 << 20]))
 def test_round_trip(name: str, raw: bytes, piece: int) -> None:
@@ -68,7 +75,7 @@ def test_round_trip(name: str, raw: bytes, piece: int) -> None:
     codec, encode = ENCODERS[name]
     data = encode(raw)
     assert decompress(codec, data, len(raw)) == raw
-    assert b"".join(decompress_stream(codec, cut(data, piece), len(raw))) == raw
+    assert streamed(codec, data, len(raw), piece) == raw
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -87,7 +94,7 @@ def test_wrong_declared_size_is_damage(name: str, raw: bytes, lie: int) -> None:
     """Except that of a prefix only the declared bytes are taken."""
     codec, encode = ENCODERS[name]
     declared = len(raw) + lie
-    for decode in (decompress, lambda *args: b"".join(decompress_stream(args[0], [args[1]], args[2]))):
+    for decode in WAYS:
         if codec == DEFLATE_PREFIX and lie < 0:
             assert decode(codec, encode(raw), declared) == raw[:declared]
         else:
@@ -101,37 +108,29 @@ def test_bombs_stop_at_the_declared_size(name: str) -> None:
     """100 MiB of zeros declared as 1000 bytes cost no memory."""
     codec, encode = COMPRESSED[name]
     bomb = encode(bytes(100 << 20))
-    ways: list[Callable[[], bytes]] = [
-        lambda: decompress(codec, bomb, 1000), lambda: b"".join(decompress_stream(codec, cut(bomb, 4096), 1000)),
-    ]
-    for decode in ways:
-        tracemalloc.start()
-        try:
+
+    def stop() -> None:
+        for decode in WAYS:
             if codec == DEFLATE_PREFIX:  # of which the first bytes count
-                assert decode() == bytes(1000)
+                assert decode(codec, bomb, 1000) == bytes(1000)
             else:
                 with pytest.raises(Damaged):
-                    decode()
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert peak < 8 << 20
+                    decode(codec, bomb, 1000)
+
+    assert peak_memory(stop) < 8 << 20
 
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("size", [1 << 31, 1 << 43, 1 << 62])
 def test_impossible_sizes_allocate_nothing(codec: str, size: int) -> None:
     data = zstd_without_size(b"abc") if codec == ZSTD else b"abc"
-    tracemalloc.start()
-    try:
-        with pytest.raises(Damaged):
-            decompress(codec, data, size)
-        with pytest.raises(Damaged):
-            list(decompress_stream(codec, [data], size))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 << 20
+
+    def refuse() -> None:
+        for decode in WAYS:
+            with pytest.raises(Damaged):
+                decode(codec, data, size)
+
+    assert peak_memory(refuse) < 8 << 20
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -139,7 +138,7 @@ def test_impossible_sizes_allocate_nothing(codec: str, size: int) -> None:
 def test_garbage_raises_only_damaged(codec: str, data: bytes, size: int) -> None:
     """Both ways agree, except that a stream may also find damage behind the declared size of deflate data."""
     found: list[bytes | None] = []
-    for decode in (decompress, lambda *args: b"".join(decompress_stream(args[0], cut(args[1], 11), args[2]))):
+    for decode in (decompress, lambda *given: streamed(*given, piece=11)):
         try:
             found.append(decode(codec, data, size))
         except Damaged:

@@ -9,6 +9,7 @@ import random
 import shutil
 import sqlite3
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,7 @@ from glassfs.persistent.cache import SUFFIXES
 from glassfs.source.remote.disk import FILE, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
-from tests.persistent.test_blocks import BUDGET, LARGE, block, cached, content, fill, opened
-
-LEAST = 512 << 10
-"""The smallest budget."""
+from tests.persistent.test_blocks import BUDGET, LARGE, LEAST, block, cached, content, fill, opened
 
 SMALL = content(1, 64)
 
@@ -191,22 +189,17 @@ def test_full_disk_switches_off_with_one_line(small_disk: Path, caplog: pytest.L
     assert len(warnings(caplog)) == 1
 
 
-def test_folder_that_is_gone_switches_off_with_one_line(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("change", [shutil.rmtree, lambda folder: folder.chmod(0o755)], ids=["gone", "open to others"])
+def test_folder_that_is_no_longer_safe_switches_off_with_one_line(
+    folder: Path, change: Callable[[Path], None], caplog: pytest.LogCaptureFixture,
+) -> None:
     cache = opened(folder)
-    shutil.rmtree(folder)
+    change(folder)
     for number in range(3):
         cache.put("key", "tag", number, content(number))
         cache.note_facts("key", Facts(1, "tag", 0))
         assert cache.facts("key") is None
         assert cached(cache, range(3)) == []
-    assert not folder.exists()
-    assert len(warnings(caplog)) == 1
-
-
-def test_folder_that_was_opened_to_others_is_not_used(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cache = opened(folder)
-    folder.chmod(0o755)
-    cache.put("key", "tag", 0, content(0))
     assert not (folder / FILE).exists()
     assert len(warnings(caplog)) == 1
 
@@ -225,5 +218,3 @@ def test_lack_of_descriptors_is_not_remembered(
     cache.put("key", "tag", 1, content(1))
     assert cached(cache, range(2)) == [1]
     assert not warnings(caplog)
-
-

@@ -77,12 +77,6 @@ def test_links_that_no_other_user_can_change_are_followed(base: Path) -> None:
         private.opened(os.fspath(base / "loop/glassfs"), 1)
 
 
-def test_folder_that_is_a_link_is_refused(base: Path) -> None:
-    (base / "real").mkdir(0o700)
-    (base / "home/cache").symlink_to(base / "real")
-    assert refusal(base / "home/cache") == "it is a link"
-
-
 @pytest.mark.parametrize("shared", ["shared", "sticky"])
 def test_links_where_other_users_can_write_are_refused(base: Path, shared: str) -> None:
     (base / "target").mkdir(0o755)

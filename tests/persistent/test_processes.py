@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -90,29 +89,21 @@ def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Sc
         cache.close()
 
 
-def before_first(monkeypatch: pytest.MonkeyPatch, owner: object, call: str, do: Callable[[], None]) -> None:
-    """Call ``do`` before the first call of a function."""
-    real = getattr(owner, call)
-
-    def called(*arguments: object, **named: object) -> object:
-        monkeypatch.setattr(owner, call, real)
-        do()
-        return real(*arguments, **named)
-
-    monkeypatch.setattr(owner, call, called)
-
-
 def test_fork_waits_for_threads_that_change_the_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both processes use the cache afterwards."""
     monkeypatch.setattr(settings, "disk_lock", 60)
     cache = opened(folder)
     is_inside, is_forking = threading.Event(), threading.Event()
 
-    def wait() -> None:
-        is_inside.set()
-        wait_for(is_forking)
+    count_bytes = cache_module._bytes_in_use
 
-    before_first(monkeypatch, cache_module, "_bytes_in_use", wait)
+    def wait(connection: sqlite3.Connection) -> int:
+        if not is_inside.is_set():
+            is_inside.set()
+            wait_for(is_forking)
+        return count_bytes(connection)
+
+    monkeypatch.setattr(cache_module, "_bytes_in_use", wait)
     os.register_at_fork(before=is_forking.set)  # called before those that were registered earlier
     thread = threading.Thread(target=cache.put, args=("key", "tag", 0, content(0)))
     thread.start()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from glassfs.errors import Changed, GlassfsError, NotAllowed, NotFound
-from glassfs.persistent.private import is_writable_by_others
 from glassfs.source import Kind, following
 from glassfs.source.local import LocalStore
 from glassfs.source.mountinfo import Mount
@@ -191,15 +189,6 @@ def test_file_systems_that_others_mounted_are_not_trusted(
     assert LocalStore(snapshot, follows=True).entry(("model.kas",)).kind is Kind.FILE
 
 
-def test_a_folder_of_the_user_s_own_group_is_safe(snapshot: Path, repository: Path) -> None:
-    """Systems that make a group for each user have a umask of 002."""
-    for folder in (repository / "blobs", snapshot):
-        folder.chmod(0o775)
-    if is_writable_by_others(os.stat(snapshot)):
-        pytest.skip("this user has no group of their own")
-    assert LocalStore(snapshot, follows=True).entry(("model.kas",)).kind is Kind.FILE
-
-
 @pytest.mark.parametrize("swapped", ["file", "folder", "link"])
 def test_names_that_are_swapped_meanwhile_gain_nothing(
     repository: Path, snapshot: Path, swapped: str, monkeypatch: pytest.MonkeyPatch,
@@ -245,10 +234,3 @@ def test_a_file_that_is_swapped_before_its_open_is_not_read(
     monkeypatch.setattr(following, "_read", read)
     with pytest.raises(Changed):
         LocalStore(snapshot, follows=True).open(("model.kas",))
-
-
-def test_a_replaced_snapshot_is_found(repository: Path, snapshot: Path) -> None:
-    store = LocalStore(snapshot, follows=True)
-    assert store.entry(("model.kas",)).kind is Kind.FILE
-    shutil.rmtree(repository / "blobs")
-    assert store.entry(("model.kas",)).kind is Kind.LINK

@@ -83,20 +83,6 @@ def test_the_oldest_watch_makes_room(
     assert few.watch(("0",), listener)
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENOENT])
-def test_a_failed_watch_leaves_nothing(
-    store: LocalStore, pool: watching.Watches, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
-    number: int,
-) -> None:
-    no_threads()
-    with monkeypatch.context() as patch:
-        patch.setattr(INotify, "add_watch", failing(number))
-        patch.setattr(settings, "watching_refused", 0.0)
-        assert not store.watch(("a",), listener)
-        assert not threads()
-    assert store.watch(("a",), listener)
-
-
 def test_existing_watches_survive_when_no_more_are_granted(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -123,11 +109,12 @@ def test_watching_fails_cleanly_without_resources(
     for where, name, way in (
         (INotify, "__init__", fail), (os, "eventfd", fail), (threading.Thread, "start", fail_to_start),
         (watching, "LIMIT_FILE", "/proc/missing"), (mountinfo, "MOUNTS", "/proc/missing"),
+        *((INotify, "add_watch", failing(one)) for one in (errno.ENOSPC, errno.ENOMEM, errno.EACCES, errno.ENOENT)),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(where, name, way)
             assert not store.watch(("a",), listener), name
-        assert instances() == before
+        assert instances() == before and not threads()
     assert store.watch(("a",), listener)
 
 
@@ -143,14 +130,6 @@ def test_without_inotify_nothing_is_watched(
         monkeypatch.delattr(glassfs.source, "watching")
         monkeypatch.setitem(sys.modules, "glassfs.source.watching", None)
     assert not store.watch(("a",), lambda path, name: None)
-
-
-def test_starting_does_not_import_inotify(root: Path) -> None:
-    program = (
-        "import sys, glassfs.source.local as local; local.LocalStore(sys.argv[1]).entry(()); "
-        "sys.exit('inotify_simple' in sys.modules or 'glassfs.source.watching' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program, str(root)], check=True, cwd=ROOT)
 
 
 # Events that are lost, and too many of them.
