@@ -224,6 +224,8 @@ def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
     program = "import sys; from glassfs.cli import run; assert run(['ls', '-l', sys.argv[1]]) == 0"
     modules = loaded_by(program, str(path))
     assert "glassfs.formats.kastore" in modules
+    # The suffix says which format to ask first.
+    assert not {"glassfs.formats.kinodb", "glassfs.formats.wshard"} & modules
     assert not modules & {"numpy", "PIL", "inotify_simple", "glassfs.source.watching"}
     assert not {name for name in modules if name.startswith("glassfs.mount")}
     remote = {name.rpartition(".")[2] for name in modules if name.startswith("glassfs.source.remote.")}

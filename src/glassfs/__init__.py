@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassfs.library import Entry, Library, Table
+    from glassfs.library.entry import Entry, Library
+    from glassfs.library.table import Table
 
 __version__ = "0.2.0.dev0"
 __all__ = ["Entry", "Library", "Table", "__version__", "configure", "open"]
@@ -60,9 +61,13 @@ def configure(*, python: str | os.PathLike[str]) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Load the types of the library on first use."""
-    if name not in ("Entry", "Library", "Table"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from glassfs import library
+    """Load the types of the library on first use: commands need none, and programs that only load samples no tables."""
+    if name == "Table":
+        from glassfs.library.table import Table
 
-    return getattr(library, name)
+        return Table
+    if name in ("Entry", "Library"):
+        from glassfs.library import entry
+
+        return getattr(entry, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,7 @@
 Tests set the fields of ``settings``; nothing else does. Fields are named after what happens then, not after a module.
 """
 
-from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(slots=True)
 class Settings:
     """The fields are in sections, one for each room, in the order of the rooms."""
 

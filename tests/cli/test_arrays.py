@@ -163,6 +163,16 @@ def test_files_of_a_large_archive_are_named_as_omitted(tmp_path: Path, monkeypat
     assert done.errors[0].startswith(f"glassfs: {tmp_path}/a.npz: omitted: files: there are too many")
 
 
+def test_lines_are_ascii_whatever_is_in_them(folder: Path) -> None:
+    name = "é\x9b\"],[\n"
+    write_safetensors(folder / "é.safetensors", {name: np.full(2, np.inf)})
+    plain, with_statistics = (glassfs("arrays", *words, folder / "é.safetensors") for words in ((), ("--stats",)))
+    assert plain.output.isascii() and with_statistics.output.isascii()
+    ((one,), (other,)) = rows(plain), rows(with_statistics)
+    assert one["container"] == "é.safetensors" and one["name"].startswith("tensors/é") and one["stored_bytes"] == 16
+    assert other == one | {"min": "Infinity", "max": "Infinity", "mean": "Infinity", "nan": 0}
+
+
 def test_a_terminal_gets_an_aligned_table(folder: Path) -> None:
     write_safetensors(folder / "t.safetensors", {"a\x1b[31m": np.zeros((2, 2), "<f4"), "b": np.zeros(300, "<i8")})
     ours, theirs = pty.openpty()

@@ -22,6 +22,7 @@ from writers.safetensors import described, packed, write_safetensors
 from writers.wshard import WShardWriter
 
 from glassfs.codec import compression
+from glassfs.content.dtypes import Widened
 from glassfs.formats.hdf5 import filters
 from glassfs.sizes import human_size
 from tests.cli.conftest import FRAMES, sparse_store
@@ -212,6 +213,20 @@ def test_equal_stored_bytes_are_not_decoded(files: Files, monkeypatch: pytest.Mo
     assert found(f"{paths[0]}/x.npy", f"{paths[1]}/x.npy") == {} and not read
     monkeypatch.undo()
     assert list(found(*paths)) == ["y.npy"]
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_only_narrow_arrays_that_differ_are_widened(files: Files, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = getattr(pytest.importorskip("ml_dtypes"), name)
+    a, b = (path.with_suffix(".safetensors") for path in files)
+    values = np.arange(-300, 300).astype(narrow)
+    write_safetensors(a, {"x": values, "y": values})
+    write_safetensors(b, {"x": values, "y": np.where(np.arange(600) == 500, 7, values).astype(narrow)})
+    widened, make = [], Widened.make
+    monkeypatch.setattr(Widened, "make", lambda self, *words: widened.append(words) or make(self, *words))
+    assert found(f"{a}/tensors/x.npy", f"{b}/tensors/x.npy") == {} and not widened
+    one = found(a, b)["tensors/y.npy"]
+    assert (one["differing"], one["first"], one["first_a"], one["first_b"]) == (1, [500], float(values[500]), 7.0)
 
 
 def test_types_that_are_shown_alike_differ(files: Files) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 import glassfs
 from glassfs.errors import GlassfsError
-from glassfs.library import Entry
+from glassfs.library.entry import Entry
 from tests.formats.exercise import exercise
 from tests.formats.hdf5_files import (
     FILTERS,

@@ -144,6 +144,7 @@ CASES: dict[str, tuple[bytes, bytes, str]] = {
     "null": (b'{"a":null}', b"", "no description"),
     "number": (b'{"a":12345}', b"", "no description"),
     "half a pair": (b'{"\\ud800":{%s}}' % FIELDS, b"ab", "half a character"),
+    "half a pair in a list": (b'{"a":{%s,"x":["\\udc00"]}}' % FIELDS, b"ab", "half a character"),
     "not UTF-8": (b'{"\xff":{%s}}' % FIELDS, b"ab", "not UTF-8"),
     "cut in a character": (b'{"\xc3', b"", "not UTF-8"),
     "control character": (b'{"a\n":{%s}}' % FIELDS, b"ab", "control character"),

@@ -22,6 +22,7 @@ ASKED = struct.pack("=II", 100, 0)
 @pytest.fixture(autouse=True)
 def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "BUILT_IN", {FORMAT.name: FORMAT.suffixes})
+    monkeypatch.setattr(registry, "_built_in", lambda name: FORMAT)
 
 
 def test_opendir_verifies_a_presumed_container() -> None:

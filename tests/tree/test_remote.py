@@ -27,6 +27,7 @@ REASON = "is not a container of a known format"
 @pytest.fixture(autouse=True)
 def made_suffix(made_format: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "BUILT_IN", {FORMAT.name: FORMAT.suffixes})
+    monkeypatch.setattr(registry, "_built_in", lambda name: FORMAT)
 
 
 def distant(files: dict[str, bytes]) -> MemoryStore:

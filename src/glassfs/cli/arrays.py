@@ -6,13 +6,12 @@ The rows are those of ``arrays.jsonl`` at the root of a mounted folder, and come
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import lru_cache, partial
-from tempfile import TemporaryFile
+from itertools import repeat
 from typing import Any
 
 import click
@@ -22,11 +21,10 @@ from glassfs.cli.completion import connection_option, json_option, sources_argum
 from glassfs.content import Stored
 from glassfs.content.arrays import STORED, Measure, statistics, stored_hash
 from glassfs.content.episodes import POSITION, TEXT
-from glassfs.content.pieces import ContainerPiece, records
+from glassfs.content.pieces import values_of
 from glassfs.content.summary import CONTAINER, NUMBER
 from glassfs.datasets.joined import Joins
 from glassfs.datasets.rows import RowReader
-from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import GlassfsError, LeftOut
 from glassfs.sizes import human_size
 from glassfs.source import Connection
@@ -56,38 +54,28 @@ def command(
     What cannot be read is reported on standard error; exit status 1 if there is any.
     """
     measure = Measure(HASH * has_hash + STATISTICS * has_statistics, partial(_measured, has_hash, has_statistics))
-    places: list[tuple[int, int, int]] = []
-    end = failures = 0
-    # Rows are sorted by places in a file, as there may be millions of them.
-    with TemporaryFile() as spool, opened_sources(sources, connection) as opened:
-        for found in _found(opened, measure):
-            if isinstance(found, dict):
-                # Statistics may have numbers that JSON lacks; else Python's own encoder takes a tenth of the time.
-                text = bytes(line(found)) if has_statistics else json.dumps(found).encode()
-                size = -1 if found[STORED] is None else found[STORED]
-                places.append((-size, end, spool.write(text + b"\n")))
-                end += places[-1][2]
-            else:
-                name = found[0] or name_of(sources[0])
-                complain(f"{name}: {reason_of(found[1], name)}")
-                failures += not isinstance(found[1], LeftOut)
-        spool.flush()
-        places.sort()
-
-        def lines() -> Iterator[bytes]:
-            return (os.pread(spool.fileno(), length, start) for _, start, length in places)
-
-        if as_json or not sys.stdout.isatty():
-            sys.stdout.buffer.writelines(lines())
-        else:
-            _print_table(lines)
-    if not places and not failures:
+    # Most sizes recur: rows take less memory as the text of those of one size than each for itself.
+    by_size: defaultdict[str, bytearray] = defaultdict(bytearray)
+    failures = 0
+    with opened_sources(sources, connection) as opened:
+        for found, error in _fill(by_size, opened, measure):
+            name = found or name_of(sources[0])
+            complain(f"{name}: {reason_of(error, name)}")
+            failures += not isinstance(error, LeftOut)
+    texts = [
+        by_size[size] for size in sorted(by_size, key=lambda size: int(size.replace("null", "-1")), reverse=True)
+    ]
+    if as_json or not sys.stdout.isatty():
+        sys.stdout.buffer.writelines(texts)
+    else:
+        _print_table(b"".join(texts).splitlines())
+    if not texts and not failures:
         complain(f"{', '.join(map(name_of, sources))}: no arrays")
     return 1 if failures else 0
 
 
 def _measured(has_hash: bool, has_statistics: bool, content: Stored) -> Sequence[Any]:
-    found = list(statistics(content).values()) if has_statistics else []
+    found = list(statistics(content)) if has_statistics else []
     if has_hash:
         found.insert(0, None)
         with suppress(LeftOut):  # it has no stored bytes of its own
@@ -95,34 +83,54 @@ def _measured(has_hash: bool, has_statistics: bool, content: Stored) -> Sequence
     return found
 
 
-def _found(opened: Sources, measure: Measure) -> Iterator[dict[str, Any] | tuple[str, GlassfsError]]:
-    """Yield the row of each array, and names and errors of what cannot be read."""
+def _fill(
+    by_size: defaultdict[str, bytearray], opened: Sources, measure: Measure,
+) -> Iterator[tuple[str, GlassfsError]]:
+    """Add the line of each array to those of its size. Yield names and errors of what cannot be read."""
     assert isinstance(opened.overview, Joins)
     files = opened.overview.files()
     yield from ((gap.path, gap.error) for gap in files.gaps)
-    parsed = lru_cache(json.loads)  # most shapes recur
+    shape = lru_cache(_shape)  # most shapes recur
     # There is no other reader to whom an array that takes long to read would matter.
-    reader = RowReader(opened.containers, TimedCalls(threading.TIMEOUT_MAX), True, measure)
+    reader = RowReader(opened.containers, None, True, measure)
     for file, pieces in reader.of_all(files.files):
         name = file.location.store.shown(file.location.path)
-        path, first = file.path or file.location.path[-1], 0
+        container, first = json.dumps(file.path or file.location.path[-1]), 0
         try:
             for one in pieces:
                 yield from ((name, error) for error in one.errors)
-                for row in records(ContainerPiece(path, first, one.piece)):
-                    with suppress(ValueError):  # a format of another package may describe it in words
-                        row["shape"] = parsed(row["shape"])
-                    yield row
-                first += one.piece.rows
+                piece = one.piece
+                columns = values_of(piece)
+                texts = [*map(_texts, columns)]
+                texts[2] = [*map(shape, columns[2])]
+                form = ", ".join(f'"{key}": %s' for key in (CONTAINER, POSITION, *dict(piece.columns)))
+                for row in zip(repeat(container), range(first, first + piece.rows), *texts, strict=False):
+                    by_size[row[5]] += f"{{{form % row}}}\n".encode()
+                first += piece.rows
         except GlassfsError as error:
             yield name, error
 
 
-def _print_table(lines: Callable[[], Iterator[bytes]]) -> None:
+def _texts(values: Sequence[Any]) -> list[str]:
+    """Return values as JSON in ASCII."""
+    try:
+        # No value has a line break in it, and writing all at once takes a tenth of the time.
+        return json.dumps(values, allow_nan=False, separators=("\n", ":"))[1:-1].split("\n")
+    except ValueError:  # infinite numbers
+        return [line(value).decode() for value in values]
+
+
+def _shape(found: Any) -> str:
+    with suppress(ValueError):  # a format of another package may describe it in words
+        found = json.loads(found)
+    return json.dumps(found)
+
+
+def _print_table(lines: Sequence[bytes]) -> None:
     """Print rows in columns as wide as their values, sizes first and paths last."""
 
     def rows() -> Iterator[list[str]]:
-        for number, text in enumerate(lines()):
+        for number, text in enumerate(lines):
             row = json.loads(text)
             size, path = row.pop(STORED), f"{row.pop(CONTAINER)}/{row.pop('name')}"
             del row[POSITION]

@@ -151,10 +151,12 @@ class _Comparison:
             for directory in (a, b):
                 for name in directory.names():
                     try:
-                        p, q = _child(a, name), _child(b, name)
+                        p = _child(a, name)
+                        if directory is b and p is not None:
+                            continue
+                        q = _child(b, name)
                         # Frames of a video are the bytes of the array beside them.
-                        is_video = all(one is None or has_frames(one, name, at.child) for at, one in ((a, p), (b, q)))
-                        if (directory is a or p is None) and not is_video:
+                        if not all(one is None or has_frames(one, name, at.child) for at, one in ((a, p), (b, q))):
                             yield name, p, q
                     except GlassfsError as error:
                         self.report(f"{path}/{name}".lstrip("/"), error)

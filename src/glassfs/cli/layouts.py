@@ -21,7 +21,8 @@ from glassfs.terminal import printable
 def _use(context: click.Context, _parameter: click.Parameter, asked: str) -> None:
     """Have layouts used until the command ends."""
     try:
-        chosen(asked)
+        if asked or VARIABLE in os.environ:  # reading all layouts takes longer than a listing
+            chosen(asked)
     except GlassfsError as error:
         raise click.BadParameter(str(error)) from None
     context.with_resource(_used(asked))

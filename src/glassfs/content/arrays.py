@@ -53,8 +53,8 @@ def _pieces(data: Data) -> Iterator[bytes]:
         yield piece
 
 
-def statistics(content: Stored) -> dict[str, Any]:
-    """Return ``min``, ``max`` and ``mean`` of an array without its NaNs, and ``nan``, their number.
+def statistics(content: Stored) -> tuple[Any, ...]:
+    """Return minimum, maximum and mean of an array without its NaNs, and the number of these.
 
     All are None for what is no array of booleans, integers or floats; the first three also if there are no numbers.
     Raises what reading raises. Takes memory for one piece.
@@ -63,7 +63,7 @@ def statistics(content: Stored) -> dict[str, Any]:
 
     dtype = dtypes.parsed(content.stored.dtype) if isinstance(content, Array) else np.dtype("V1")
     if not isinstance(content, Array) or dtype.kind not in "biuf":
-        return dict.fromkeys(("min", "max", "mean", "nan"))
+        return None, None, None, None
     plain = float if dtype.kind == "f" else int
     least, most, total, count, nan = math.inf, -math.inf, 0.0, 0, 0
     for piece in _pieces(content.stored.data):  # no number is in two of them, as its size divides theirs
@@ -75,9 +75,7 @@ def statistics(content: Stored) -> dict[str, Any]:
             with np.errstate(invalid="ignore", over="ignore"):
                 total += float(numbers.sum(dtype=np.float64))
             least, most = min(least, plain(numbers.min())), max(most, plain(numbers.max()))
-    if not count:
-        return {"min": None, "max": None, "mean": None, "nan": nan}
-    return {"min": least, "max": most, "mean": total / count, "nan": nan}
+    return (least, most, total / count, nan) if count else (None, None, None, nan)
 
 
 def arrays_in(

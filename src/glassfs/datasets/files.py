@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple
 
 from glassfs.content import ARRAYS, EPISODES
@@ -199,13 +199,14 @@ def _closed_of(files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]
     for file in files:
         store, path = file.location
         folders.setdefault(Location(store, path[:-1]), []).append(file)
-    closed, known = set[str](), dict[Location, bool]()
+    closed = set[str]()
 
+    @cache
     def is_open(location: Location, needed: int) -> bool:
-        if location not in known:
-            entry = _entry_of(location)
-            known[location] = entry is not None and entry.permissions & needed == needed
-        return known[location]
+        try:
+            return location.store.entry(location.path).permissions & needed == needed
+        except _GONE:
+            return False
 
     for folder, some in folders.items():
         store, path = folder
@@ -227,13 +228,6 @@ def _closed_of(files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]
             ):
                 closed.add(file.path)
     return closed
-
-
-def _entry_of(location: Location) -> Entry | None:
-    try:
-        return location.store.entry(location.path)
-    except _GONE:
-        return None
 
 
 def _access(entry: Entry) -> tuple[str, int]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from glassfs import work
+from glassfs import __version__, work
 from glassfs.content import Container
 from glassfs.content.arrays import NOTHING, Measure, array_pieces
 from glassfs.content.pieces import LAYOUT, Piece, as_json, pieces_of
@@ -53,7 +53,7 @@ class TablePiece(NamedTuple):
 
 
 class RowReader:
-    """One pass over the rows of many files. A file that hangs raises DeviceFailed.
+    """One pass over the rows of many files. A file that hangs raises DeviceFailed if there are timed ``calls``.
 
     The rows are those of the table of arrays if the pass ``is_of_arrays``, else those of all other tables. What is
     measured of arrays, with a ``measure``, is not kept in the catalogue.
@@ -67,13 +67,14 @@ class RowReader:
     """Bytes of one container's rows that the catalogue accepts, and of all rows that are stored together."""
 
     def __init__(
-        self, containers: Containers, calls: TimedCalls, is_of_arrays: bool = False, measure: Measure = NOTHING,
+        self, containers: Containers, calls: TimedCalls | None, is_of_arrays: bool = False, measure: Measure = NOTHING,
     ) -> None:
         self._containers = containers
         self._calls = calls
         self._is_of_arrays, self._measure = is_of_arrays, measure
         self._catalogue = None if measure.columns else containers.catalogue
-        self._dependencies = dependencies(containers.layout)
+        # No layout changes arrays.
+        self._dependencies = f"{_program()}\0{ARRAYS}" if is_of_arrays else dependencies(containers.layout)
         self._cache = containers.services.cache
         self._prefetches = DaemonPool("rows")
         self._ahead: set[Work] = set()
@@ -131,8 +132,7 @@ class RowReader:
 
     def _key(self, file: SnapshotFile, number: int) -> bytes:
         """Return the key of a piece of a file's rows."""
-        which = f"{ARRAYS}\0" * self._is_of_arrays
-        return xxhash.xxh128_digest(f"{self._dependencies}\0{which}{file.stamp}\0{number}".encode())
+        return xxhash.xxh128_digest(f"{self._dependencies}\0{file.stamp}\0{number}".encode())
 
     @once
     def _listed(self) -> set[Location]:
@@ -153,6 +153,9 @@ class RowReader:
 
     def _timed(self, file: SnapshotFile, pieces: Iterator[TablePiece]) -> Iterator[TablePiece]:
         """Yield the pieces of a file, each read with a timeout."""
+        if self._calls is None:
+            yield from pieces
+            return
         probe = partial(file.location.store.entry, file.location.path)
         while True:
             with self._cache.memory.waiting():  # or the other thread would wait for memory that this one reserves
@@ -263,7 +266,7 @@ def dependencies(layout: str) -> str:
 @cache
 def _program() -> str:
     """Return what all rows depend on: glassfs, the form of rows, and the formats of other packages."""
-    from importlib.metadata import entry_points, version
+    from importlib.metadata import entry_points
 
     added = [f"{one.name}={one.value}@{one.dist.version if one.dist else ''}" for one in entry_points(group=GROUP)]
-    return "\0".join([version("glassfs"), f"{LAYOUT}", *sorted(added)])
+    return "\0".join([__version__, f"{LAYOUT}", *sorted(added)])

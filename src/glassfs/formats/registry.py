@@ -252,9 +252,10 @@ def open_container(opening: Opening) -> Container:
 
 def recognise(head: Head) -> Format | None:
     """Return the format of a file that starts with ``head``, or None."""
-    # Formats with the most certain signatures come first. Those of other packages are asked last, as loading their
-    # entry points takes longer than all checks here.
-    for known in built_in():
+    # The format that the name suggests is asked first, as others need not be imported then; next, those with the most
+    # certain signatures. Those of other packages are last, as loading their entry points takes longer than all checks.
+    named = (_built_in(name) for name, suffixes in BUILT_IN.items() if head.name.lower().endswith(suffixes))
+    for known in chain(named, built_in()):
         if known.recognises(head):
             return known
     return next((known for known in installed() if known.recognises(head)), None)

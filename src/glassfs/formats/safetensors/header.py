@@ -63,12 +63,10 @@ class Tensor(NamedTuple):
 
 
 def _checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object whose keys are distinct, and whose texts can be written as UTF-8."""
+    """Return an object whose keys are distinct."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("an object has a key twice")
-    for key, value in pairs:
-        (key + value if type(value) is str else key).encode()
     return found
 
 
@@ -94,8 +92,11 @@ def parsed(source: Source, offset: int, size: int, allowance: Allowance, what: s
     allowance.take(size * wide + OBJECT // 4 * sum(map(raw.count, b'",[{')), what)
     try:
         found: dict[str, Any] = json.loads(
-            raw.decode(), object_pairs_hook=_checked, parse_constant=_no_constant, parse_int=_number,
+            raw.decode(), object_pairs_hook=_checked, parse_constant=_no_constant,
+            parse_int=_number if b"-0" in raw else int,
         )
+        if b"\\u" in raw:
+            json.dumps(found, ensure_ascii=False).encode()
     except RecursionError:
         raise source.damage("is JSON nested too deeply", what) from None
     except UnicodeDecodeError:
