@@ -184,11 +184,8 @@ def test_episodes_ask_only_for_attributes_of_columns(tmp_path: Path, asked: list
     assert not any(names is None or "model_file" in names for names in attributes)
 
 
-def test_table_of_episodes_is_kept_for_later_programs(
-    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("GLASSFS_CATALOGUE", "yes")
+@pytest.mark.usefixtures("catalogue")
+def test_table_of_episodes_is_kept_for_later_programs(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
     path = write_demonstrations(tmp_path / "made.hdf5", 300)
     os.utime(path, (1e9, 1e9))
     first = run("episodes", path)
