@@ -238,17 +238,6 @@ def test_only_names_of_hdf5_files_are_searched_for_large_user_blocks() -> None:
     assert asked == [1 << bits for bits in range(12, 21)]
 
 
-def test_listing_a_group_opens_no_other(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "made.h5", "w") as file:
-        for number in range(2_500):
-            file[f"many/{number:05}"] = number
-        file["few/x"] = 1
-    with glassfs.open(tmp_path / "made.h5") as opened:
-        assert sorted(opened["few"]) == ["x.npy"]
-        assert len(list(opened["many"])) == 2_500
-        assert opened["many/02499"].numpy() == 2499
-
-
 @pytest.fixture(scope="class", autouse=True)
 def copies(request: pytest.FixtureRequest, scale: Scale) -> None:
     if request.cls is not None:

@@ -132,36 +132,6 @@ def test_video_shows_the_frame_before_a_missed_one(tmp_path: Path, has_strings: 
         assert camera["runs"] == [1, 2, 2, 3]
 
 
-def test_text_that_is_no_image_stays_text(tmp_path: Path) -> None:
-    texts = ["a" * 100, "b"]
-    with h5py.File(tmp_path / "texts.h5", "w") as file:
-        file["long"] = np.array(texts, "S100")
-        file["cut"] = np.array([b"\xff\xd8\xff" + b"x" * 97, b"b"])
-        file["bytes"] = np.full((3, 100), 255, "u1")
-    with glassfs.open(tmp_path / "texts.h5") as opened:
-        assert sorted(opened) == ["bytes.npy", "cut.jsonl", "long.jsonl"]
-        assert opened["long"].text().splitlines() == [json.dumps(text) for text in texts]
-
-
-def test_episodes_of_all_kinds_join(tmp_path: Path) -> None:
-    write_robomimic(tmp_path / "lift.hdf5")
-    write_aloha(tmp_path / "episode_0.hdf5")
-    with glassfs.open(tmp_path) as opened:
-        rows = list(opened.episodes())
-    assert [(row["container"], row["position"]) for row in rows] == [
-        ("episode_0.hdf5", 0), ("lift.hdf5", 0), ("lift.hdf5", 1), ("lift.hdf5", 2),
-    ]
-
-
-def test_other_files_have_no_episodes(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "made.h5", "w") as file:
-        file["data/x"] = np.arange(3)
-        file["action"] = np.zeros((3, 2))
-    with glassfs.open(tmp_path / "made.h5") as opened:
-        assert sorted(opened) == ["action.npy", "data"]
-        assert sorted(opened["data"]) == ["x.npy"]
-
-
 def write_demonstrations(path: Path, count: int) -> Path:
     with h5py.File(path, "w") as file:
         for number in range(count):

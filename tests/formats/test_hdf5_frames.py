@@ -12,10 +12,8 @@ import pytest
 
 from glassfs.errors import Damaged, NoSuchEntry
 from glassfs.formats.hdf5.frames import unpickled
-from tests.formats.exercise import exercise
 from tests.formats.hdf5_files import h5py
-from tests.formats.test_hdf5_damage import mutant
-from tests.formats.test_hdf5_tables import ROWS, frame_of, parquet, views_of, write_mixed
+from tests.formats.test_hdf5_tables import ROWS, frame_of, parquet, views_of
 from tests.optional import package
 
 pd: Any = package("pandas", "test")
@@ -333,13 +331,3 @@ def test_group_of_very_many_columns_is_no_table_and_says_so(tmp_path: Path, coun
         with pytest.raises(NoSuchEntry, match=reason):
             opened["wide.parquet"]
         assert opened["obs.parquet"]
-
-
-@pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("write", [write_anndata, write_mixed])
-def test_mutants_of_tables_raise_only_known_errors(tmp_path: Path, write: Any, count: int) -> None:
-    write(tmp_path / "made.h5")
-    whole, chance = (tmp_path / "made.h5").read_bytes(), np.random.default_rng(count)
-    for _ in range(count):
-        (tmp_path / "made.h5").write_bytes(mutant(whole, chance))
-        exercise(tmp_path / "made.h5")

@@ -46,20 +46,6 @@ def test_the_last_of_equal_names_keeps_it(make: Callable[..., Path]) -> None:
     assert [column["hidden"] for column in schema(container)["columns"]] == [True, True, False, False]
 
 
-def test_names_are_single_components(make: Callable[..., Path]) -> None:
-    names = [b"a/b", b"..", b"\xff", b"", b"n" * 300]
-
-    def fill(view: IdvWriter) -> None:
-        for name in names:
-            view.add(name, np.zeros(1), metadata={"of/it": 1.0})
-
-    root = open_path(make(fill)).root
-    columns = next(member.content for member in root.members() if member.name == (b"columns",))
-    assert [member.name for member in columns.members()] == [(name,) for name in names]
-    meta = {member.name: member.content for member in root.members()}[(b"meta",)]
-    assert {member.name[2] for member in meta.members() if len(member.name) == 3} == {b"of/it"}
-
-
 def test_the_schema_lists_every_column(make: Callable[..., Path]) -> None:
     def fill(view: IdvWriter) -> None:
         view.add("A", np.zeros(5), metadata={"IsNormalized": np.bool_(True), "Note": "x"}, compression="none")

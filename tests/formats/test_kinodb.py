@@ -62,14 +62,6 @@ def test_arrays(tmp_path: Path) -> None:
     assert read_in_parts(one(data, "episodes/0/state").data, 7) == state.tobytes()
 
 
-@pytest.mark.parametrize(("state_dim", "action_dim"), [(0, 2), (2, 0), (0, 0)])
-def test_arrays_without_columns(tmp_path: Path, state_dim: int, action_dim: int) -> None:
-    data = written(tmp_path, {"state": floats(3, state_dim), "action": floats(3, action_dim), "reward": [1, 2, 3]})
-    assert values_of(one(data, "episodes/0/state")).shape == (3, state_dim)
-    assert values_of(one(data, "episodes/0/action")).tolist() == floats(3, action_dim).tolist()
-    assert values_of(one(data, "episodes/0/reward")).tolist() == [1, 2, 3]
-
-
 def test_documents(tmp_path: Path) -> None:
     data = written(
         tmp_path,

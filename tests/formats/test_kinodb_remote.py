@@ -46,11 +46,6 @@ def shown(data: bytes | bytearray, is_remote: bool) -> dict[bytes, bytes]:
     return {b"/".join(name): content.data.whole() for name, content in found}
 
 
-def test_remote_images_are_the_same_as_local_ones(regular: bytearray) -> None:
-    assert shown(regular, True) == shown(regular, False)
-    assert len(shown(regular, True)) == 2 * FRAMES
-
-
 @pytest.mark.parametrize(("is_remote", "is_small"), [(True, False), (False, False), (True, True)])
 def test_only_large_remote_sections_are_predicted(
     regular: bytearray, is_remote: bool, is_small: bool, monkeypatch: pytest.MonkeyPatch,

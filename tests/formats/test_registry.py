@@ -5,7 +5,9 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+import json
 import lzma
+import re
 import subprocess
 import sys
 import tarfile
@@ -15,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import glassfs
-from glassfs.content import Container, Group
+from glassfs.content import Container, Group, members_of
 from glassfs.errors import Refused, Unrecognised
 from glassfs.formats import registry
 from glassfs.formats.registry import (
@@ -31,9 +33,10 @@ from glassfs.formats.registry import (
 from glassfs.library import open_tree
 from tests.cli.glassfs_command import fails
 from tests.cli.glassfs_command import glassfs as run
-from tests.conftest import ROOT
+from tests.conftest import DATA, ROOT
 from tests.formats.any_names import NAMES, TEXTS, WRITERS, files_of, value_of
-from tests.helpers import CountingSource, open_bytes, opening
+from tests.formats.exercise import exercise
+from tests.helpers import CountingSource, open_bytes, open_path, opening
 from tests.tree.made import FORMAT
 
 
@@ -188,3 +191,33 @@ def test_each_listed_name_opens(name: str, tmp_path: Path) -> None:
         assert set(map(NAMES.index, expected)) <= set(values)
     for path, stored in list(found.items())[:: len(found) // 2]:
         assert run("cat", f"{tmp_path / name}/{path}").output == stored
+
+
+@pytest.mark.parametrize(("name", "place"), [
+    ("a.idv", b"columns"), ("a.safetensors", b"tensors"), ("one.ikv", b"root"), ("two.ikv", b"root"),
+    ("a.kas", b""), ("a.wshard", b""),
+])
+def test_keys_are_names_as_stored_and_slashes_separate_at_the_root(name: str, place: bytes, tmp_path: Path) -> None:
+    WRITERS[name](tmp_path / name)
+    root = open_path(tmp_path / name).root
+    folder = next(content for path, content in members_of(root) if path == (place,)) if place else root
+    shown = {content.key: path for path, content in members_of(folder) if content.key in NAMES}
+    assert shown.keys() | {b""} >= {*(TEXTS if name == "a.safetensors" else NAMES)}
+    for key, path in shown.items():
+        assert path == ((key,) if place else tuple(key.split(b"/")))
+
+
+# Samples of the formats' own software
+
+VERDICTS: dict[str, dict[str, str]] = json.loads((DATA / "malformed.json").read_bytes())
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_malformed_samples_are_refused_or_lose_a_part(name: str) -> None:
+    for file, verdict in VERDICTS[name].items():
+        path = DATA / name / "malformed" / file
+        if verdict == "refuse":
+            with pytest.raises((Refused, Unrecognised), match=rf"^[^\n]*{re.escape(file)}: [^\n]+$"):
+                open_path(path)
+        else:
+            exercise(path)

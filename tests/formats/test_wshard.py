@@ -269,13 +269,6 @@ def test_an_unknown_codec_is_damage_of_that_block() -> None:
         content.data.whole()
 
 
-def test_names_are_split_at_every_slash_and_keep_their_bytes() -> None:
-    names = [b"a", b"a/b", b"a//b", b"/a", b"a/", b"..", b"\xff/\n", "é/e\u0301".encode(), b"x\0y"]
-    *members, _ = opened(blocks_of(dict(zip(names, names, strict=True))), has_metadata=False).root.members()
-    assert [member.name for member in members] == [tuple(name.split(b"/")) for name in names]
-    assert [member.content.key for member in members] == names
-
-
 def test_two_blocks_of_one_name_come_in_the_order_of_the_index() -> None:
     def fill(writer: WShardWriter) -> None:
         writer.add("x", b"first")

@@ -205,7 +205,6 @@ def opened_in(store: MemoryStore, name: str = "m.wshard") -> Container:
     return open_container(Opening(store.open((name,)), BlockCache(), store, (name,)))
 
 
-@pytest.mark.slow
 def park(container: Container) -> None:
     for source in container.sources:
         source.park()
