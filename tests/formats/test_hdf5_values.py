@@ -13,7 +13,7 @@ import pytest
 import glassfs
 from glassfs.errors import Damaged
 from glassfs.sandbox.confinement import MOST_MEMORY
-from tests.formats.hdf5_files import FILTERS, h5py, nested, values
+from tests.formats.hdf5_files import FILTERS, h5py, values
 
 DONT_FILTER_PARTIAL_CHUNKS = 2
 
@@ -228,19 +228,6 @@ def test_every_type_is_shown_right_or_not_at_all(tmp_path: Path, layout: str) ->
             assert found == two, name
     assert shown == {name for name, (kind, _) in types.items() if described_type(kind, 0)["class"] != "unknown"}
     assert shown == types.keys()
-
-
-def test_reason_why_a_type_is_not_shown_begins_with_the_kind() -> None:
-    from glassfs.sandbox.hdf5_types import described_type
-
-    deep = nested(9)
-    kinds = {
-        "deeply nested type": deep, "array of deeply nested type": array_of(deep),
-        "rows of array of deeply nested type": h5py.h5t.vlen_create(array_of(deep)),
-        "compound with array of deeply nested type": compound_of(array_of(deep)),
-    }
-    for reason, kind in kinds.items():
-        assert described_type(kind, 0) == {"class": "unknown", "name": reason}
 
 
 def test_attributes_of_every_type_have_their_values(tmp_path: Path) -> None:

@@ -167,16 +167,6 @@ def test_a_wrong_header_is_refused(make: Callable[..., Path], field: str, value:
         open_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("version, compatible", [
-    (0x1000100010004, 0x1000100010004), (0x1000100010007, 0x1000100010006), (0x2000000000000, 0x1000100010004),
-])
-def test_what_mlnet_opens_is_opened(make: Callable[..., Path], version: int, compatible: int) -> None:
-    data = bytearray(make(two_columns).read_bytes())
-    struct.pack_into("<QQ", data, 8, version, compatible)
-    data[52:256] = bytes(range(204))  # unused, content undefined
-    assert array_of(open_bytes(bytes(data) + b"behind the tail"), "columns/A").tolist() == list(range(20))
-
-
 @pytest.mark.parametrize("lookup", [-1, 16, 1 << 40, "tail"])
 @pytest.mark.parametrize("rows", [0, 20])
 def test_lookup_tables_lie_before_the_tail(make: Callable[..., Path], lookup: Any, rows: int) -> None:

@@ -229,17 +229,6 @@ def test_depth_of_an_entry_counts_the_root() -> None:
     assert isinstance(members[b"257"], Blob)
 
 
-@pytest.mark.parametrize("tag", [OBJECT, *(bytes((ARRAY, element)) for element in range(7))])
-def test_counts_that_cannot_be_true_are_refused_at_once(tag: Any) -> None:
-    tag = tag if isinstance(tag, bytes) else bytes((tag,))
-
-    def refuse() -> None:
-        with pytest.raises(Refused, match="fit"):
-            opened_v1(tag + b"\xff\xff\xff\xff\x0f" + b"\0" * 100)
-
-    assert peak_memory(refuse) < 1 << 20
-
-
 # iKv2: entries
 
 def test_a_bad_entry_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None:
