@@ -50,5 +50,4 @@ def table_file(path: Path, name: str) -> pa.Table:
 
 
 def tables_of(container: Container) -> dict[bytes, Table]:
-    """The tables at the root of a container."""
     return {name[-1]: content for name, content in members_of(container.root) if isinstance(content, Table)}

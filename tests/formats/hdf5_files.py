@@ -47,7 +47,6 @@ def unreadable(file: Any, *names: bytes) -> None:
 
 
 def flip(path: Path, *places: int) -> None:
-    """Change bits in a file."""
     data = bytearray(path.read_bytes())
     for place in places:
         data[place] ^= 1
@@ -55,7 +54,6 @@ def flip(path: Path, *places: int) -> None:
 
 
 def replace(path: Path, old: bytes, new: bytes) -> None:
-    """Replace bytes that a file has once."""
     data = path.read_bytes()
     assert data.count(old) == 1
     path.write_bytes(data.replace(old, new))

@@ -41,7 +41,6 @@ from tests.optional import package
 
 
 def arrays_in(file: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the numeric datasets of an open file as h5py reads them."""
     found = {}
 
     def add(name: str, item: Any) -> None:
@@ -277,7 +276,6 @@ class TestHdf5(FormatTests):
 
 @cache
 def made_files() -> list[bytes]:
-    """Return the bytes of the files that the tests of ``TestHdf5`` share."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "made.h5")
         made = [

@@ -67,7 +67,6 @@ def mutant(whole: bytes, chance: np.random.Generator) -> bytes:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return what ``hdf5_reader`` does, as glassfs reads it."""
     found: dict[str, Any] = {}
 
     def add(entry: Any, above: str, depth: int) -> None:

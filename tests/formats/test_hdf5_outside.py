@@ -122,7 +122,6 @@ def test_external_links_show_what_they_lead_to(tmp_path: Path) -> None:
 
 
 def write_main(folder: Path, name: str, kind: str) -> Path:
-    """Write a file that names another one in one of two ways."""
     with h5py.File(folder / "main.h5", "w") as file:
         if kind == "external link":
             file["far"] = h5py.ExternalLink(name, "/b")

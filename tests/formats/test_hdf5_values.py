@@ -206,7 +206,6 @@ def plain(value: Any) -> Any:
 
 
 def bytes_of(value: Any) -> bytes:
-    """Return what an opaque value, or an array of them, has."""
     return b"".join(map(bytes_of, value)) if isinstance(value, list) else bytes.fromhex(value)
 
 

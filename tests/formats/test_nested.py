@@ -45,7 +45,6 @@ def tree_of_file(data: bytes, name: str = "outer.npz", is_remote: bool = False) 
 
 
 def around(data: bytes, name: str = "inner.npz", **options: int) -> bytes:
-    """Return an archive with an array and this file."""
     return zipped(("first.npy", X), (name, data), **options)
 
 
@@ -169,17 +168,6 @@ def test_wrong_bytes_are_not_shown_as_good() -> None:
 
 
 # Hostile nesting
-
-
-def test_containers_deeper_than_four_are_files() -> None:
-    data = SMALL
-    for _ in range(7):
-        data = around(data)
-    with tree_of_file(data).tree as tree:
-        path = "/inner.npz" * 4
-        assert isinstance(tree.lookup(path), NestedDirectory)
-        assert isinstance(tree.lookup(f"{path}/inner.npz"), File)
-        assert len(paths_of(tree)) == 2 * 5
 
 
 def test_archives_that_branch_at_every_level_end() -> None:

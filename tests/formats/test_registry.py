@@ -80,7 +80,6 @@ print([name for name in sys.modules if name.startswith("glassfs.formats.") and n
 
 
 def opened(path: Path, known: Format, monkeypatch: pytest.MonkeyPatch) -> CountingSource:
-    """Open a file with this format alone, and return the source with its count of reads."""
     monkeypatch.setattr(registry, "built_in", lambda: iter([known]))
     source = CountingSource(path)
     assert open_container(opening(source)).format == known.name
@@ -256,7 +255,6 @@ def open_in(store: Failing, name: str) -> Container:
 
 
 def seen(container: Container) -> list[object]:
-    """Everything that a container shows, and everything that is wrong with it."""
     found: list[object] = []
     for name, contents in contents_of(container.root).items():
         for content in contents:

@@ -48,7 +48,6 @@ def index(tmp_path: Path) -> Path:
 
 
 def rewritten(index: Path, change: Mapping[str, str | None]) -> Path:
-    """Change the shards of some tensors in an index, or take tensors out of it."""
     value = json.loads(index.read_text())
     value["weight_map"] = {name: file for name, file in (value["weight_map"] | change).items() if file is not None}
     index.write_text(json.dumps(value))

@@ -45,7 +45,6 @@ def summary_of(path: Path) -> Summary | None:
 
 
 def rows_of(path: Path) -> list[dict[str, Any]]:
-    """Return the rows as pieces have them."""
     found = summary_of(path)
     assert found is not None
     rows = []
@@ -104,7 +103,6 @@ def test_declared_metadata_are_columns(tmp_path: Path) -> None:
 
 
 def changed(path: Path, **items: Any) -> dict[str, Any]:
-    """Return the row of a tree sequence with other arrays."""
     whole = dict(kastore.load(str(path), read_all=True))
     named = {key.replace("__", "/"): value for key, value in items.items()}
     whole = {key: value for key, value in (whole | named).items() if value is not None}
