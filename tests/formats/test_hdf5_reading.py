@@ -254,23 +254,6 @@ def test_chunk_too_large_for_a_worker_is_refused(tmp_path: Path) -> None:
         assert opened["y"].numpy() == 1
 
 
-def left_by_a_killed_writer(path: Path, is_swmr: bool) -> Path:
-    """Write a file as a process that never closes it."""
-    process = os.fork()
-    if not process:
-        try:
-            file = h5py.File(path, "w", libver="latest")
-            made = file.create_dataset("x", (0,), "i4", maxshape=(None,), chunks=(100,))
-            if is_swmr:
-                file.swmr_mode = True
-            made.resize((1_000,))
-            file.flush()
-        finally:
-            os._exit(0)
-    os.waitpid(process, 0)
-    return path
-
-
 def test_named_types_and_attributes_of_omitted_objects_are_said(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "made.h5", "w") as file:
         file["kind"] = h5py.enum_dtype({"clear": 0, "cloud": 1}, "u1")
@@ -286,7 +269,19 @@ def test_named_types_and_attributes_of_omitted_objects_are_said(tmp_path: Path) 
 @pytest.mark.parametrize("is_swmr", [True, False])
 def test_file_of_a_killed_writer_is_refused_with_the_reason(tmp_path: Path, is_swmr: bool) -> None:
     """Its first bytes say so: it is never listed as a directory, and a program that copies the folder gets the file."""
-    path = left_by_a_killed_writer(tmp_path / "made.h5", is_swmr)
+    path = tmp_path / "made.h5"
+    process = os.fork()
+    if not process:
+        try:
+            file = h5py.File(path, "w", libver="latest")
+            made = file.create_dataset("x", (0,), "i4", maxshape=(None,), chunks=(100,))
+            if is_swmr:
+                file.swmr_mode = True
+            made.resize((1_000,))
+            file.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(process, 0)
     with pytest.raises(Refused, match=r"open for (SWMR )?writing, or its writer was killed"), glassfs.open(path):
         pass
     assert run("verify", path).status == 1

@@ -258,11 +258,7 @@ def test_an_unknown_codec_is_damage_of_that_block() -> None:
 
 
 def test_two_blocks_of_one_name_come_in_the_order_of_the_index() -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add("x", b"first")
-        writer.add("x", b"second")
-
-    container = opened(fill)
+    container = opened(lambda writer: [writer.add("x", b"first"), writer.add("x", b"second")])
     found = contents_of(container.root)[b"x"]
     assert [content.data.whole() for content in found if isinstance(content, Blob)] == [b"first", b"second"]
     assert faults_of(container) == {"x": "is the name of several blocks"}
