@@ -209,19 +209,6 @@ def test_names_in_a_nested_container_do_not_leave_it() -> None:
 # Versions and memory
 
 
-def test_new_version_has_new_contents() -> None:
-    store = MemoryStore({"run/outer.npz": around(SMALL)})
-    sources = sources_of(store, "run")
-    with sources.tree as tree:
-        old = tree.file("/outer.npz/inner.npz/x.npy")
-        assert old.read(0, 999) == X
-        other = npy(np.arange(9))
-        store.put("run/outer.npz", around(zipped(("x.npy", other)), compression=8))
-        sources.refresh()
-        assert tree.file("/outer.npz/inner.npz/x.npy").read(0, 999) == other
-        assert tree.file("/outer.npz/inner.npz/x.npy").ino != old.ino
-
-
 def test_rights_follow_the_outer_file() -> None:
     store = MemoryStore({"run/outer.npz": around(SMALL)})
     sources = sources_of(store, "run")
