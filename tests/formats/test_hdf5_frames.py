@@ -241,6 +241,21 @@ def test_frames_of_anndata_are_tables(tmp_path: Path) -> None:
         assert list(opened["obs.parquet"].table())[2] == {"cell": "c2", "kind": None, "n": None, "x": 1.0, "y": None}
 
 
+def test_real_anndata_is_read_as_it_reads_it(tmp_path: Path) -> None:
+    anndata = pytest.importorskip("anndata", reason="anndata is not installed: pip install anndata")
+    anndata.settings.allow_write_nullable_strings = True
+    obs = pd.DataFrame({
+        "kind": pd.Categorical(["a", "b", None]), "n": pd.array([1, None, 3], "Int64"), "x": [0.5, 1.0, np.nan],
+        "truth": pd.array([True, None, False], "boolean"), "text": ["q", "r", "s"], "codes": pd.Categorical([5, 7, 5]),
+    }, index=["c0", "c1", "c2"])
+    anndata.AnnData(X=np.eye(3, dtype="f4"), obs=obs).write_h5ad(tmp_path / "made.h5ad")
+    expected = anndata.read_h5ad(tmp_path / "made.h5ad").obs
+    expected.index.name = "_index"
+    with views_of(tmp_path / "made.h5ad") as opened:
+        assert_shows(opened["obs.parquet"], expected)
+        assert opened["X"].numpy().tolist() == np.eye(3).tolist()
+
+
 def test_dynamic_tables_of_nwb_are_tables(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "made.nwb", "w") as file:
         units = file.create_group("units")

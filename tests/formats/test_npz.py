@@ -28,6 +28,7 @@ from glassfs.formats.registry import Head, open_container
 from glassfs.library import arrays as library_arrays
 from glassfs.tree.containers.opener import parse
 from glassfs.tree.containers.weight import weight_of
+from tests import optional
 from tests.formats import npz_files
 from tests.formats.npz_files import Arrays, npy, saved, streamed, with_zip64_end, zipped
 from tests.helpers import CountingSource, contents_of, file_data, only, open_bytes, open_path, opening
@@ -82,6 +83,20 @@ def test_arrays_are_those_of_numpy(writer: str) -> None:
         assert np.array_equal(array, expected) or name in ("times", "big_times"), name
         assert array.tobytes() == loaded[name].tobytes() or array.dtype.names
     assert list(container.check()) == []
+
+
+def test_sparse_matrices_of_scipy(tmp_path: Path) -> None:
+    sparse = optional.package("scipy.sparse")
+    matrix = sparse.random(40, 30, 0.1, format="csr", random_state=1)
+    for name, made in (("csr", matrix), ("coo", matrix.tocoo())):
+        for is_compressed in (True, False):
+            path = tmp_path / f"{name}.npz"
+            sparse.save_npz(path, made, is_compressed)
+            opened = glassfs.open(path)
+            assert opened["format"].numpy() == name.encode()
+            assert np.array_equal(opened["data"].numpy(), made.data)
+            parts = ("indices", "indptr") if name == "csr" else ("row", "col")
+            assert {f"{part}.npy" for part in (*parts, "data", "format", "shape")} == set(opened)
 
 
 # Recognition
