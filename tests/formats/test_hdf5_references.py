@@ -128,6 +128,22 @@ def test_names_of_enumerations_are_in_the_attributes(tmp_path: Path) -> None:
         assert "flags.attributes.json" not in opened
 
 
+def test_enumerations_of_three_bytes_are_widened(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        kind = h5py.h5t.enum_create(integer(3, 24, 0, True, True))
+        kind.enum_insert(b"one", 1)
+        kind.enum_insert(b"minus", -5)
+        made = h5py.h5d.create(file.id, b"made", kind, h5py.h5s.create_simple((2,)))
+        made.write(h5py.h5s.ALL, h5py.h5s.ALL, np.array([1, -5]), h5py.h5t.NATIVE_INT64)
+    with h5py.File(tmp_path / "made.h5") as file:
+        raw = np.zeros(2, "V3")
+        file["made"].id.read(h5py.h5s.ALL, h5py.h5s.ALL, raw, file["made"].id.get_type())
+        wanted = [int.from_bytes(one.tobytes(), "big", signed=True) for one in raw]
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert opened["made"].numpy().tolist() == wanted
+        assert set(json.loads(opened["made.attributes.json"].bytes())["enumeration"]) == {"one", "minus"}
+
+
 def integer(size: int, bits: int, offset: int, is_signed: bool, is_big: bool) -> Any:
     kind = (h5py.h5t.STD_I64LE if is_signed else h5py.h5t.STD_U64LE).copy()
     kind.set_precision(bits)

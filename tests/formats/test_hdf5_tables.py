@@ -181,6 +181,15 @@ def test_compounds_that_no_structure_can_have_are_lines_of_json_and_a_table(tmp_
         assert not {"one.parquet", "grid.parquet"} & set(opened)
 
 
+def test_value_without_a_name_in_its_enumeration_is_its_digits(tmp_path: Path) -> None:
+    dtype = np.dtype([("color", h5py.enum_dtype({"RED": 1}, "u1"))])
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        file["made"] = np.array([(1,), (7,)], dtype)
+    with views_of(tmp_path / "made.h5") as opened:
+        assert opened["made.npy"].numpy()["color"].tolist() == [1, 7]
+        assert frame_of(opened["made.parquet"])["color"].tolist() == ["RED", "7"]
+
+
 @pytest.mark.parametrize("padding", ["NULLTERM", "NULLPAD", "SPACEPAD"])
 def test_padding_is_no_part_of_texts(tmp_path: Path, padding: str) -> None:
     text, kind = h5py.h5t.C_S1.copy(), h5py.h5t.create(h5py.h5t.COMPOUND, 4)

@@ -305,6 +305,14 @@ def test_fields_in_another_order_than_their_bytes_are_shown(tmp_path: Path) -> N
         assert all(opened[name].numpy().tolist() == structures.tolist() for name in ("plain", "chunked"))
 
 
+def test_strings_padded_with_spaces_are_empty_where_nothing_was_written(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        kind, space = fixed(3, h5py.h5t.STR_SPACEPAD), h5py.h5s.create_simple((2,))
+        h5py.h5d.create(file.id, b"made", kind, space)
+    with glassfs.open(tmp_path / "made.h5") as opened:
+        assert as_json(opened, "made") == ["", ""]
+
+
 @pytest.mark.slow
 def test_text_of_any_characters_takes_no_more_than_its_bytes(tmp_path: Path) -> None:
     """As JSON such text would take two to six times as much."""

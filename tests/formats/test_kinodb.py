@@ -63,7 +63,7 @@ def test_documents(tmp_path: Path) -> None:
         tmp_path,
         {"state": kdb.floats(2, 3), "action": kdb.floats(2, 1), "embodiment": "widowx", "task": 'a "b"\n\0 ü',
          "fps": 29.97, "success": False, "total_reward": 0.1},
-        one | {"fps": math.nan, "success": True, "total_reward": -math.inf}, one,
+        one | {"fps": math.nan, "success": True, "total_reward": -math.inf}, one | {"fps": 1e-45},
         created=1_795_230_197,
     )
     assert list(kdb.document(data, "meta/file").items()) == [
@@ -77,6 +77,7 @@ def test_documents(tmp_path: Path) -> None:
     second, third = (kdb.document(data, f"episodes/{position}/meta/episode") for position in (1, 2))
     assert math.isnan(second["fps"]) and second["success"] is True and second["total_reward"] == -math.inf
     assert third["success"] is None and third["total_reward"] is None and third["position"] == 2
+    assert third["fps"] == 1e-45  # subnormal: one digit tells it from other float32
 
 
 # Opening
