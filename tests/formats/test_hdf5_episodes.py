@@ -168,6 +168,8 @@ def test_table_of_episodes_is_kept_for_later_programs(tmp_path: Path, asked: lis
     assert len(run("episodes", path).lines) == 3
 
 
+# Images
+
 FRAMES = np.random.default_rng(3).integers(0, 255, (5, 24, 32, 3), np.uint8)
 
 

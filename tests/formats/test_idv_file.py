@@ -348,6 +348,8 @@ def test_a_number_of_too_many_bits_names_its_place(make: Callable[..., Path]) ->
         only(container, "columns/v").block(0)
 
 
+# -- all columns as a table
+
 def assert_is_all(container: Container) -> Table:
     """The table has the same bytes and texts as the files of all columns, and nothing else."""
     table = tables_of(container)[b"columns"]

@@ -226,6 +226,8 @@ def test_the_index_is_read_once_to_open_and_once_to_list(tmp_path: Path) -> None
     assert peak_memory(lambda: sum(1 for _ in container.root.members())) < 4 << 20
 
 
+# Rows of tree sequences
+
 SCHEMA = {
     "codec": "json", "type": "object", "properties": {
         "seed": {"type": "integer"}, "rate": {"type": ["number", "null"]},

@@ -197,6 +197,8 @@ def test_weight_that_kinodb_declares_is_not_exceeded(tmp_path: Path) -> None:
     assert 1000 < weight_of(container, 1 << 30) <= container.held
 
 
+# The table of all episodes
+
 def table_of(data: bytes | bytearray) -> tuple[Table, Records]:
     found = open_bytes(bytes(data)).episodes()
     assert found is not None and found.records is not None
@@ -286,6 +288,8 @@ def test_cameras_cost_the_headers_of_one_frame(tmp_path: Path) -> None:
     assert found.records.block(0)[0]["cameras"] == ["front", "wrist"]
     assert source.bytes_read < 4096
 
+
+# Remote files, where each read is a request
 
 SIDE = 64
 FRAMES = 40

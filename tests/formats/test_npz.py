@@ -365,6 +365,8 @@ def test_members_beyond_the_allowance_are_refused(tmp_path: Path) -> None:
     assert len(contents_of(open_path(path, 256 << 20).root)) == 70_000
 
 
+# Recordings of DreamerV3
+
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_replay_of_dreamer_is_an_episode(tmp_path: Path, is_compressed: bool) -> None:
     values = npz_files.episode()

@@ -237,6 +237,8 @@ def test_samples_that_their_software_rejects_are_refused() -> None:
             open_path(path)
 
 
+# Reads that fail
+
 SUFFIXES = (".kdb", ".wshard", ".kas", ".trees", ".ikv", ".idv")
 LARGEST, LONGEST = 20_000, 1 << 20
 FAILURES = [DeviceFailed("cannot be read: Input/output error"), Unavailable("too many open files")]

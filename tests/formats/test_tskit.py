@@ -283,6 +283,8 @@ def test_columns_of_any_type_and_length_raise_only_known_errors(trees: Path, dat
     exercise(rewritten(items, trees.with_name("edited.trees")))
 
 
+# Tables
+
 TEXT = {"ancestral_state", "derived_state", "timestamp", "record"}
 
 

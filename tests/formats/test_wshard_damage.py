@@ -212,6 +212,8 @@ def test_parsed_metadata_reserve_memory_for_their_values(
     assert given.cache.used == 0
 
 
+# Episodes in several files
+
 TOTAL, PART = 50, 20
 DATA: dict[str, np.ndarray[Any, Any]] = {
     "signal/cam/rgb": np.random.default_rng(1).integers(0, 255, (TOTAL, 5, 4, 3), "u1"),
