@@ -5,13 +5,9 @@ from __future__ import annotations
 import io
 import random
 import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from glassfs.content import Container, Data, Table, members_of
@@ -47,11 +43,6 @@ def whole(file: File | Data) -> bytes:
     return found
 
 
-# Tables, as pyarrow reads them, and what they are compared with.
-
-MOST_SLOTS = 64
-
-
 def table_file(path: Path, name: str) -> pa.Table:
     """Read a table in the tree of a container; check its size and ranges."""
     with open_tree(path, views="parquet") as tree:
@@ -59,43 +50,4 @@ def table_file(path: Path, name: str) -> pa.Table:
 
 
 def tables_of(container: Container) -> dict[bytes, Table]:
-    """The tables at the root of a container."""
     return {name[-1]: content for name, content in members_of(container.root) if isinstance(content, Table)}
-
-
-def assert_array(table: pa.Table, name: str, array: np.ndarray[Any, Any]) -> Iterator[str]:
-    """The columns of an array are its values: itself, one for each slot, or one of lists. Gives their names."""
-    assert table.num_rows == len(array)
-    flat = array.reshape(len(array), int(np.prod(array.shape[1:], dtype=int)))
-    if array.ndim == 1:
-        assert_values(table[name], array)
-        yield name
-    elif 0 < flat.shape[1] <= MOST_SLOTS:
-        for slot in range(flat.shape[1]):
-            assert_values(table[f"{name}.{slot}"], flat[:, slot])
-            yield f"{name}.{slot}"
-    else:
-        assert_runs(table, name, array.reshape(-1), np.arange(len(array) + 1) * flat.shape[1])
-        yield name
-
-
-def assert_runs(table: pa.Table, name: str, values: np.ndarray[Any, Any], offsets: Sequence[int] | Any) -> None:
-    """A column of lists; values that have several numbers are bytes there."""
-    column = table[name]
-    assert np.array_equal(pc.list_value_length(column).to_numpy(), np.diff(offsets))
-    assert_values(pc.list_flatten(column), values)
-
-
-def assert_values(column: Any, array: np.ndarray[Any, Any]) -> None:
-    assert len(column) == len(array)
-    if array.ndim > 1:
-        assert b"".join(column.to_pylist()) == array.tobytes()
-    elif array.dtype.kind in "mM":
-        wanted = np.where(np.isnat(array), np.iinfo("<i8").min, array.view("<i8") // 10)
-        assert column.type == (pa.timestamp("us") if array.dtype.kind == "M" else pa.duration("us"))
-        found = pc.fill_null(column.cast(pa.int64()), np.iinfo("<i8").min).to_numpy()
-        np.testing.assert_array_equal(found, wanted)
-    else:
-        found = column.to_numpy()
-        assert found.dtype == array.dtype or not len(array)
-        np.testing.assert_array_equal(found, array)

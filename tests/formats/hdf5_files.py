@@ -36,6 +36,29 @@ def nested(depth: int) -> Any:
     return made
 
 
+def unreadable(file: Any, *names: bytes) -> None:
+    """Write datasets that need a filter which no plugin has."""
+    properties, space = h5py.h5p.create(h5py.h5p.DATASET_CREATE), h5py.h5s.create_simple((8,))
+    properties.set_chunk((4,))
+    properties.set_filter(32999, h5py.h5z.FLAG_OPTIONAL, (1,))
+    for name in names:
+        made = h5py.h5d.create(file.id, name, h5py.h5t.STD_I32LE, space, properties)
+        made.write_direct_chunk((0,), bytes(16))
+
+
+def flip(path: Path, *places: int) -> None:
+    data = bytearray(path.read_bytes())
+    for place in places:
+        data[place] ^= 1
+    path.write_bytes(data)
+
+
+def replace(path: Path, old: bytes, new: bytes) -> None:
+    data = path.read_bytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, new))
+
+
 def values(shape: tuple[int, ...], dtype: str = "<i4") -> np.ndarray[Any, Any]:
     count = int(np.prod(shape))
     return (np.arange(count) * 7919 % 251 % (2 if dtype == "?" else 251)).astype("u1").astype(dtype).reshape(shape)

@@ -58,7 +58,6 @@ def entry(data: bytes, column: int, block: int) -> tuple[int, int, int]:
 
 
 def raw_column(view: IdvWriter, block: bytes, codec: Codec, rows: int = 3) -> None:
-    """A column whose only block is given."""
     view.rows = rows
     packer = zlib.compressobj(1, zlib.DEFLATED, -15)
     stored = packer.compress(block) + packer.flush()

@@ -31,7 +31,6 @@ def document_of(container: Container) -> Any:
 
 
 def opened_v1(node: bytes) -> Container:
-    """A document of iKv1 whose root node is given, type included."""
     return open_bytes(V1 + node)
 
 

@@ -51,7 +51,6 @@ def written(folder: Path, *episodes: dict[str, Any], **options: Any) -> bytearra
 
 
 def with_images(folder: Path, shots: Sequence[Frame], **fields: Any) -> bytearray:
-    """One episode with these images."""
     legacy = {"is_legacy": fields.pop("is_legacy", False)}
     return written(folder, {
         "state": floats(len(shots), 1), "action": floats(len(shots), 1), "images": shots, **fields,

@@ -34,7 +34,6 @@ def arrays() -> dict[str, NDArray[Any]]:
 
 
 def episode() -> dict[str, NDArray[Any]]:
-    """Return an episode as DreamerV3 stores it."""
     chance = np.random.default_rng(2)
     return {
         "image": chance.integers(0, 256, (STEPS, 16, 16, 3)).astype("u1"),

@@ -13,12 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from make_samples import write_wshard
-from writers.idv import IdvWriter, vector
 from writers.ikv import ikv2
-from writers.kastore import KastoreWriter
-from writers.kinodb import KinoWriter
-from writers.safetensors import write_safetensors, write_sharded
-from writers.wshard import WShardWriter
+from writers.safetensors import write_sharded
 
 from glassfs.content import (
     Array,
@@ -49,6 +45,7 @@ from glassfs.testing import FormatTests
 from tests.conftest import DATA, Scale
 from tests.formats.npz_files import saved
 from tests.formats.sound import sound
+from tests.remote.containers import write_each_format
 
 MOST_SECONDS = 600.0
 """For a damaged container, however loaded the machine is."""
@@ -63,11 +60,16 @@ def settings(request: pytest.FixtureRequest, scale: Scale) -> None:
 
 
 @cache
-def large(write: Callable[[Path], object]) -> bytes:
-    """Return the bytes of the file that ``write`` writes, once for all tests."""
+def large() -> dict[str, bytes]:
+    """Return a container of each format, more than LARGE of most of them."""
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "large")
-        write(path)
+        return {name: path.read_bytes() for name, path in write_each_format(Path(folder)).items()}
+
+
+@cache
+def film() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_wshard(path := Path(folder, "film"))
         return path.read_bytes()
 
 
@@ -81,16 +83,11 @@ class BuiltInTests(FormatTests):
     every = 1
 
     def containers(self) -> Iterable[Path | bytes]:
-        return [*map(sound, self.names), large(self.write)]
+        return [*map(sound, self.names), large()[self.format.name]]
 
     def damaged(self) -> Iterable[Path | bytes]:
         folder = DATA / self.format.name / "malformed"
         return sorted(path for path in folder.glob("*") if path.suffix != ".json")[:: self.every]
-
-    @staticmethod
-    def write(path: Path) -> None:
-        """Write a container larger than LARGE, most of it payload."""
-        raise NotImplementedError
 
 
 class TestKastore(BuiltInTests):
@@ -99,24 +96,10 @@ class TestKastore(BuiltInTests):
     format = KASTORE
     names = "kastore", "appended", "trees"
 
-    @staticmethod
-    def write(path: Path) -> None:
-        with KastoreWriter(path) as store:
-            store.add("values", np.arange(1 << 18, dtype="f8"))
-
 
 class TestKinodb(BuiltInTests):
-    """Episodes with raw and compressed images."""
-
     format = KINODB
     names = ("kinodb",)
-
-    @staticmethod
-    def write(path: Path) -> None:
-        images = np.random.default_rng(0).integers(0, 256, (3, 8, 9, 3), dtype=np.uint8)
-        with KinoWriter(path, quality=80) as writer:
-            writer.add_episode(np.zeros((3, 2)), np.ones((3, 1)), images=[{"front": image} for image in images])
-            writer.add_episode(np.random.default_rng(0).normal(size=(5000, 64)), np.zeros((5000, 8)), success=True)
 
 
 class TestIkv(BuiltInTests):
@@ -125,9 +108,8 @@ class TestIkv(BuiltInTests):
     format = IKV
     names = "ikv1", "ikv2"
 
-    @staticmethod
-    def write(path: Path) -> None:
-        path.write_bytes(ikv2({"small": 1, "real": -0.5, "yes": True, "text": "long " * (1 << 18)}))
+    def containers(self) -> Iterable[Path | bytes]:
+        return [*map(sound, self.names), ikv2({"small": 1, "real": -0.5, "yes": True, "text": "long " * (1 << 18)})]
 
 
 class TestSafetensors(BuiltInTests):
@@ -139,10 +121,6 @@ class TestSafetensors(BuiltInTests):
     def containers(self) -> Iterable[Path | bytes]:
         names = ("numpy_types", "narrow_types", "labels", "empty", "crafted_unaligned", "crafted_wide_shapes")
         return [*super().containers(), *(DATA / "safetensors" / f"{name}.safetensors" for name in names)]
-
-    @staticmethod
-    def write(path: Path) -> None:
-        write_safetensors(path, {"weight": np.arange(1 << 18, dtype="f8"), "bias": np.zeros(3, "f4")})
 
 
 class TestShards(FormatTests):
@@ -168,12 +146,7 @@ class TestWshard(BuiltInTests):
     names = "wshard none", "wshard zstd", "wshard lz4", "streamed"
 
     def containers(self) -> Iterable[Path | bytes]:
-        return [*super().containers(), large(write_wshard)]
-
-    @staticmethod
-    def write(path: Path) -> None:
-        with WShardWriter(path, episode={"episode_id": "large", "length_T": 300_000}) as writer:
-            writer.add_channel("force", np.zeros((300_000, 2), np.float32))
+        return [*super().containers(), film()]
 
 
 class TestIdv(BuiltInTests):
@@ -181,12 +154,6 @@ class TestIdv(BuiltInTests):
 
     format = IDV
     names = ("idv",)
-
-    @staticmethod
-    def write(path: Path) -> None:
-        with IdvWriter(path) as writer:
-            values = np.random.default_rng(0).normal(size=(6_000, 50)).astype(np.float32)
-            writer.add("Features", values, vector("Single", 50))
 
 
 class TestNpz(BuiltInTests):
@@ -196,12 +163,8 @@ class TestNpz(BuiltInTests):
     names = "npz", "npz episode", "npz with descriptors"
 
     def containers(self) -> Iterable[Path | bytes]:
-        values = np.random.default_rng(0).integers(0, 99, 1 << 18)
-        return [*super().containers(), saved({"x": values, "y": values[:9]}, True)]
-
-    @staticmethod
-    def write(path: Path) -> None:
-        path.write_bytes(saved({"x": np.random.default_rng(0).integers(0, 99, 1 << 19), "y": np.arange(9)}))
+        values = {"x": np.random.default_rng(0).integers(0, 99, 1 << 18), "y": np.arange(9)}
+        return [*super().containers(), *(saved(values, is_compressed) for is_compressed in (False, True))]
 
 
 # A format made for these tests: a magic, a number of parts, then each part's length and bytes.

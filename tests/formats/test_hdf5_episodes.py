@@ -1,4 +1,4 @@
-"""Episodes of robomimic, LIBERO and ALOHA: tables, steps, videos, pages and rows of joined tables."""
+"""Episodes of robomimic, LIBERO and ALOHA, and images in whatever holds their bytes."""
 
 from __future__ import annotations
 
@@ -132,36 +132,6 @@ def test_video_shows_the_frame_before_a_missed_one(tmp_path: Path, has_strings: 
         assert camera["runs"] == [1, 2, 2, 3]
 
 
-def test_text_that_is_no_image_stays_text(tmp_path: Path) -> None:
-    texts = ["a" * 100, "b"]
-    with h5py.File(tmp_path / "texts.h5", "w") as file:
-        file["long"] = np.array(texts, "S100")
-        file["cut"] = np.array([b"\xff\xd8\xff" + b"x" * 97, b"b"])
-        file["bytes"] = np.full((3, 100), 255, "u1")
-    with glassfs.open(tmp_path / "texts.h5") as opened:
-        assert sorted(opened) == ["bytes.npy", "cut.jsonl", "long.jsonl"]
-        assert opened["long"].text().splitlines() == [json.dumps(text) for text in texts]
-
-
-def test_episodes_of_all_kinds_join(tmp_path: Path) -> None:
-    write_robomimic(tmp_path / "lift.hdf5")
-    write_aloha(tmp_path / "episode_0.hdf5")
-    with glassfs.open(tmp_path) as opened:
-        rows = list(opened.episodes())
-    assert [(row["container"], row["position"]) for row in rows] == [
-        ("episode_0.hdf5", 0), ("lift.hdf5", 0), ("lift.hdf5", 1), ("lift.hdf5", 2),
-    ]
-
-
-def test_other_files_have_no_episodes(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "made.h5", "w") as file:
-        file["data/x"] = np.arange(3)
-        file["action"] = np.zeros((3, 2))
-    with glassfs.open(tmp_path / "made.h5") as opened:
-        assert sorted(opened) == ["action.npy", "data"]
-        assert sorted(opened["data"]) == ["x.npy"]
-
-
 def write_demonstrations(path: Path, count: int) -> Path:
     with h5py.File(path, "w") as file:
         for number in range(count):
@@ -184,11 +154,8 @@ def test_episodes_ask_only_for_attributes_of_columns(tmp_path: Path, asked: list
     assert not any(names is None or "model_file" in names for names in attributes)
 
 
-def test_table_of_episodes_is_kept_for_later_programs(
-    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("GLASSFS_CATALOGUE", "yes")
+@pytest.mark.usefixtures("catalogue")
+def test_table_of_episodes_is_kept_for_later_programs(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
     path = write_demonstrations(tmp_path / "made.hdf5", 300)
     os.utime(path, (1e9, 1e9))
     first = run("episodes", path)
@@ -199,3 +166,71 @@ def test_table_of_episodes_is_kept_for_later_programs(
     write_demonstrations(path, 3)
     os.utime(path, (1e9 + 9, 1e9 + 9))
     assert len(run("episodes", path).lines) == 3
+
+
+# Images
+
+FRAMES = np.random.default_rng(3).integers(0, 255, (5, 24, 32, 3), np.uint8)
+
+
+def encoded(frame: Any, media: str) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(frame).save(out, media)
+    return out.getvalue()
+
+
+def rows_of(file: Any, images: list[bytes], kind: str) -> None:
+    longest = max(map(len, images)) + 9
+    if kind == "variable":
+        rows = file.create_dataset("cam", (len(images),), dtype=h5py.vlen_dtype("u1"))
+        for number, image in enumerate(images):
+            rows[number] = np.frombuffer(image, "u1")
+    elif kind == "bytes":
+        padded = b"".join(image.ljust(longest, b"\0") for image in images)
+        file["cam"] = np.frombuffer(padded, "u1").reshape(len(images), longest)
+    else:
+        file["cam"] = np.array(images, f"{'S' if kind == 'strings' else 'V'}{longest}")
+
+
+@pytest.mark.parametrize("media", ["jpeg", "png"])
+@pytest.mark.parametrize("kind", ["variable", "bytes", "strings", "opaque"])
+def test_rows_that_are_images_are_frames(tmp_path: Path, kind: str, media: str) -> None:
+    images = [encoded(frame, media) for frame in FRAMES]
+    images[1] = b""  # a frame that the camera missed
+    path = tmp_path / "images.h5"
+    with h5py.File(path, "w") as file:
+        rows_of(file, images, kind)
+        file["link"] = h5py.SoftLink("/cam")
+    suffix = "jpg" if media == "jpeg" else "png"
+    with glassfs.open(path, views="mp4") as opened:
+        assert opened["cam.mp4"].file_size > 100
+        for number in (0, 2, 4):
+            assert opened[f"cam/{number:06d}.{suffix}"].bytes() == images[number]
+            assert opened[f"link/{number:06d}.{suffix}"].bytes() == images[number]
+        assert len(list(opened["cam"])) == len(images)
+
+
+@pytest.mark.parametrize("kind", ["opaque", "bytes"])
+def test_single_image_is_a_file(tmp_path: Path, kind: str) -> None:
+    image = encoded(FRAMES[0], "png")
+    path = tmp_path / "image.h5"
+    with h5py.File(path, "w") as file:
+        file["thumbnail"] = np.void(image) if kind == "opaque" else np.frombuffer(image, "u1")
+        file["link"] = h5py.SoftLink("/thumbnail")
+    with glassfs.open(path) as opened:
+        assert opened["thumbnail.png"].bytes() == image == opened["link.png"].bytes()
+        assert np.array_equal(np.asarray(opened["thumbnail"].image()), FRAMES[0])
+
+
+@pytest.mark.parametrize("start", [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"], ids=["png", "jpeg"])
+@pytest.mark.parametrize(("kind", "shown"), [
+    ("variable", ["cam", "values.npy"]), ("bytes", ["cam.npy"]), ("strings", ["cam.jsonl"]), ("opaque", ["cam.bin"]),
+])
+def test_bytes_that_only_begin_like_images_stay_what_they_are(
+    tmp_path: Path, kind: str, shown: list[str], start: bytes,
+) -> None:
+    path = tmp_path / "images.h5"
+    with h5py.File(path, "w") as file:
+        rows_of(file, [start + bytes(range(1, 100))] * 3, kind)
+    with glassfs.open(path) as opened:
+        assert "/".join(shown) in opened and sorted(opened) == shown[:1]

@@ -12,13 +12,12 @@ import pytest
 
 from glassfs.errors import Damaged, NoSuchEntry
 from glassfs.formats.hdf5.frames import unpickled
-from tests.formats.exercise import exercise
 from tests.formats.hdf5_files import h5py
-from tests.formats.test_hdf5_damage import mutant
-from tests.formats.test_hdf5_tables import ROWS, frame_of, parquet, views_of, write_mixed
+from tests.formats.test_hdf5_tables import ROWS, frame_of, parquet, views_of
 from tests.optional import package
 
 pd: Any = package("pandas", "test")
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 # pandas
@@ -33,6 +32,11 @@ def a_frame() -> Any:
         "codes": pd.Categorical([5, 3, None, 5, 3]), "truth": [True, False, True, True, False],
         "span": pd.to_timedelta(np.arange(ROWS), "h"), "small": np.arange(ROWS, dtype="u1"), "other": np.arange(ROWS),
     })
+
+
+def write_hdf(path: Path, frame: Any, **options: Any) -> None:
+    package("tables")
+    frame.to_hdf(path, **options)
 
 
 def comparable(frame: Any) -> Any:
@@ -68,26 +72,22 @@ FRAMES = {
 }
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("is_indexed", [False, True])
 @pytest.mark.parametrize("name", sorted(FRAMES.keys() - {"no rows"}))
 def test_frames_of_pandas_are_tables_with_their_names(tmp_path: Path, name: str, is_indexed: bool) -> None:
-    package("tables")
     frame = FRAMES[name]()
     if is_indexed and frame.columns.dtype == "int64":
         pytest.skip("pandas does not write it")
-    frame.to_hdf(tmp_path / "made.h5", key="a/frame", format="table", data_columns=is_indexed or None)
+    write_hdf(tmp_path / "made.h5", frame, key="a/frame", format="table", data_columns=is_indexed or None)
     with views_of(tmp_path / "made.h5") as opened:
         assert_shows(opened["a/frame.parquet"], pd.read_hdf(tmp_path / "made.h5", "a/frame"))
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FRAMES)
 def test_fixed_frames_of_pandas_are_tables_but_for_pickled_texts(tmp_path: Path, name: str) -> None:
-    package("tables")
     frame = FRAMES[name]()
     frame = frame.drop(columns=["category", "codes"], errors="ignore")
-    frame.to_hdf(tmp_path / "made.h5", key="frame", format="fixed")
+    write_hdf(tmp_path / "made.h5", frame, key="frame", format="fixed")
     expected = pd.read_hdf(tmp_path / "made.h5", "frame")
     has_text = "text" in expected
     with views_of(tmp_path / "made.h5") as opened:
@@ -96,26 +96,22 @@ def test_fixed_frames_of_pandas_are_tables_but_for_pickled_texts(tmp_path: Path,
         assert hidden.count("are no column of frame") == has_text and hidden.startswith("block" * has_text)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("zone", "shown"), [("US/Eastern", "US/Eastern"), ("UTC", "UTC"), ("+02:00", "UTC")])
 def test_an_index_of_regular_times_has_its_name_and_zone(tmp_path: Path, zone: str, shown: str) -> None:
-    package("tables")
     index = pd.date_range("2020-01-31", periods=3, tz=zone, freq="ME", name="when")
-    pd.DataFrame({"v": [1, 2, 3]}, index).to_hdf(tmp_path / "made.h5", key="frame", format="table")
+    write_hdf(tmp_path / "made.h5", pd.DataFrame({"v": [1, 2, 3]}, index), key="frame", format="table")
     with views_of(tmp_path / "made.h5") as opened:
         found = parquet.read_table(io.BytesIO(opened["frame.parquet"].bytes()))
     assert found.column_names == ["when", "v"] and found.schema.field("when").type.tz == shown
     assert found["when"].to_pylist() == list(index)
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", ["table", "fixed"])
 def test_names_that_are_no_texts_cost_no_table(tmp_path: Path, layout: str) -> None:
-    package("tables")
     numbers = np.arange(4.0).reshape(2, 2)
     levels = pd.MultiIndex.from_tuples([("a", "x"), ("a", "y")])
     for name, columns in {"levels": levels, "mixed": ["a", 1], "floats": [0.5, 1.5]}.items():
-        pd.DataFrame(numbers, columns=columns).to_hdf(tmp_path / "made.h5", key=name, format=layout)
+        write_hdf(tmp_path / "made.h5", pd.DataFrame(numbers, columns=columns), key=name, format=layout)
     by_place = ["block0_values.0", "block0_values.1"]
     expected = {"levels": ["('a', 'x')", "('a', 'y')"], "mixed": ["a", "1"], "floats": ["0.5", "1.5"]}
     if layout == "fixed":
@@ -127,32 +123,26 @@ def test_names_that_are_no_texts_cost_no_table(tmp_path: Path, layout: str) -> N
             assert found.iloc[:, 1:].to_numpy().tolist() == numbers.tolist()
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_a_categorical_index_has_its_categories_in_fixed_frames(tmp_path: Path) -> None:
-    package("tables")
     frame = pd.DataFrame({"v": [1, 2, 3]}, pd.CategoricalIndex(["a", "b", "a"]))
     try:
-        frame.to_hdf(tmp_path / "made.h5", key="frame", format="fixed")
+        write_hdf(tmp_path / "made.h5", frame, key="frame", format="fixed")
     except AssertionError:
         pytest.skip("releases of pandas before 3 do not write it")
     with views_of(tmp_path / "made.h5") as opened:
         assert frame_of(opened["frame.parquet"])["index"].tolist() == ["a", "b", "a"]
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_missing_texts_are_what_the_writer_said_and_categories_may_all_be_missing(tmp_path: Path) -> None:
-    package("tables")
     frame = pd.DataFrame({"text": ["nan", None, "x"], "none": pd.Categorical([None] * 3)})
-    frame.to_hdf(tmp_path / "made.h5", key="frame", format="table", nan_rep="-")
+    write_hdf(tmp_path / "made.h5", frame, key="frame", format="table", nan_rep="-")
     with views_of(tmp_path / "made.h5") as opened:
         found = parquet.read_table(io.BytesIO(opened["frame.parquet"].bytes()))
     assert found["text"].to_pylist() == ["nan", None, "x"] and found["none"].to_pylist() == [None] * 3
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_times_of_a_zone_end_with_z_in_csv(tmp_path: Path) -> None:
-    package("tables")
-    a_frame()[["time", "zoned", "span"]].to_hdf(tmp_path / "made.h5", key="frame", format="table")
+    write_hdf(tmp_path / "made.h5", a_frame()[["time", "zoned", "span"]], key="frame", format="table")
     with views_of(tmp_path / "made.h5") as opened:
         lines = opened["frame.csv"].text().splitlines()
     assert lines[0] == "index,time,zoned,span"
@@ -162,12 +152,10 @@ def test_times_of_a_zone_end_with_z_in_csv(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("layout", ["table", "fixed"])
 def test_series_of_pandas_are_tables(tmp_path: Path, layout: str) -> None:
-    package("tables")
     for name in ("number", "zoned"):
-        a_frame()[name].to_hdf(tmp_path / "made.h5", key=name, format=layout)
+        write_hdf(tmp_path / "made.h5", a_frame()[name], key=name, format=layout)
     with views_of(tmp_path / "made.h5") as opened:
         for name in ("number", "zoned"):
             expected = pd.read_hdf(tmp_path / "made.h5", name).to_frame()
@@ -199,20 +187,17 @@ def test_names_of_pandas_are_read_and_never_unpickled() -> None:
     ):
         assert unpickled(hostile) is None, hostile
     assert unpickled(5) is None
-    # Instead of an object there is the text that it is made of.
-    assert unpickled(pickle.dumps([b"x"], 0).decode()) == ["x"]
-    assert unpickled("cos\nsystem\n(Vtrue\ntR.") == "true"
-
-
-def test_pickles_that_multiply_or_nest_are_no_names() -> None:
     long = "x" * 2000
-    for hostile in (
+    for multiplied in (
         "(lp0\ng0\na.", "((lp0\ng0\nt.", f"(V{long}\np0\ng0\nt.",
         # Python would end with the hash of this key.
         f"(d{'(' * 200_000}{'t' * 200_000}Ns.",
     ):
-        assert unpickled(hostile) is None
+        assert unpickled(multiplied) is None
     assert unpickled(f"(V{long}\nt.") == (long,)
+    # Instead of an object there is the text that it is made of.
+    assert unpickled(pickle.dumps([b"x"], 0).decode()) == ["x"]
+    assert unpickled("cos\nsystem\n(Vtrue\ntR.") == "true"
 
 
 # AnnData and NWB
@@ -256,7 +241,6 @@ def test_frames_of_anndata_are_tables(tmp_path: Path) -> None:
         assert list(opened["obs.parquet"].table())[2] == {"cell": "c2", "kind": None, "n": None, "x": 1.0, "y": None}
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_real_anndata_is_read_as_it_reads_it(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata", reason="anndata is not installed: pip install anndata")
     anndata.settings.allow_write_nullable_strings = True
@@ -359,13 +343,3 @@ def test_group_of_very_many_columns_is_no_table_and_says_so(tmp_path: Path, coun
         with pytest.raises(NoSuchEntry, match=reason):
             opened["wide.parquet"]
         assert opened["obs.parquet"]
-
-
-@pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("write", [write_anndata, write_mixed])
-def test_mutants_of_tables_raise_only_known_errors(tmp_path: Path, write: Any, count: int) -> None:
-    write(tmp_path / "made.h5")
-    whole, chance = (tmp_path / "made.h5").read_bytes(), np.random.default_rng(count)
-    for _ in range(count):
-        (tmp_path / "made.h5").write_bytes(mutant(whole, chance))
-        exercise(tmp_path / "made.h5")

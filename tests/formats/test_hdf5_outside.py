@@ -122,7 +122,6 @@ def test_external_links_show_what_they_lead_to(tmp_path: Path) -> None:
 
 
 def write_main(folder: Path, name: str, kind: str) -> Path:
-    """Write a file that names another one in one of two ways."""
     with h5py.File(folder / "main.h5", "w") as file:
         if kind == "external link":
             file["far"] = h5py.ExternalLink(name, "/b")
@@ -312,5 +311,3 @@ def test_soft_link_through_an_external_link_does_not_lead_into_the_file_itself(t
         file["soft"] = h5py.SoftLink("/far")
     container = open_path(tmp_path / "main.h5")
     assert {key for key, _ in container.root.members()} >= {(b"soft",), (b"secret",)}  # type: ignore[union-attr]
-
-

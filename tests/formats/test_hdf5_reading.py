@@ -17,7 +17,7 @@ from glassfs.errors import Damaged, GlassfsError, NoSuchEntry, Refused, TooLarge
 from glassfs.formats.hdf5 import chunks
 from glassfs.sandbox import client
 from tests.cli.glassfs_command import glassfs as run
-from tests.formats.hdf5_files import h5py, nested, values, write_robomimic
+from tests.formats.hdf5_files import flip, h5py, nested, replace, unreadable, values, write_robomimic
 from tests.optional import package
 
 OLD = time.time() - 1000
@@ -56,9 +56,7 @@ def test_damaged_small_chunk_costs_only_its_part(tmp_path: Path, options: dict[s
     with h5py.File(path, "w") as file:
         made = file.create_dataset("x", data=whole, chunks=(4, 10, 10), **options)
         damaged = made.id.get_chunk_info_by_coord((0, 30, 30))
-    data = bytearray(path.read_bytes())
-    data[damaged.byte_offset + damaged.size - 2] ^= 1
-    path.write_bytes(data)
+    flip(path, damaged.byte_offset + damaged.size - 2)
     with glassfs.open(path) as opened:
         array = opened["x"]
         assert np.array_equal(array[4:], whole[4:])
@@ -101,9 +99,7 @@ def test_large_array_is_decoded_without_the_cache(large: Path, monkeypatch: pyte
 def test_damage_in_a_large_array_is_found(large: Path) -> None:
     with h5py.File(large) as file:
         damaged = file["x"].id.get_chunk_info(20)
-    data = bytearray(large.read_bytes())
-    data[damaged.byte_offset + damaged.size - 2] ^= 1
-    large.write_bytes(data)
+    flip(large, damaged.byte_offset + damaged.size - 2)
     with glassfs.open(large, cache_size=16 << 20) as opened:
         for _ in range(2):
             with pytest.raises(Damaged, match=f"chunk at {damaged.byte_offset}"):
@@ -117,11 +113,8 @@ def _read_frames(path: Path) -> list[int]:
         return [int(opened[f"data/{name}/obs/agentview_image"][1].sum()) for name in names]
 
 
-def test_later_program_needs_no_worker(
-    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("GLASSFS_CATALOGUE", "yes")
+@pytest.mark.usefixtures("catalogue")
+def test_later_program_needs_no_worker(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
     path = write_robomimic(tmp_path / "made.h5")
     with h5py.File(path, "a") as file:
         for demo in file["data"].values():
@@ -142,17 +135,10 @@ def test_later_program_needs_no_worker(
     assert asked != []
 
 
-def test_missing_filter_is_not_remembered(
-    tmp_path: Path, asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("GLASSFS_CATALOGUE", "yes")
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((4,))
-    properties.set_filter(32999, h5py.h5z.FLAG_OPTIONAL, (1,))
+@pytest.mark.usefixtures("catalogue")
+def test_missing_filter_is_not_remembered(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
     with h5py.File(tmp_path / "made.h5", "w") as file:
-        space = h5py.h5s.create_simple((8,))
-        h5py.h5d.create(file.id, b"x", h5py.h5t.STD_I32LE, space, properties)
+        unreadable(file, b"x")
     os.utime(tmp_path / "made.h5", (OLD, OLD))
     for _ in range(2):
         asked.clear()
@@ -161,18 +147,29 @@ def test_missing_filter_is_not_remembered(
         assert "list" in [request["do"] for request in asked]
 
 
-def test_chunks_that_overlap_are_damage(tmp_path: Path) -> None:
+KEY = struct.Struct("<IIQQ")
+"""Of a chunk of an axis: the stored size, a mask of filters, the place, and 0."""
+
+
+@pytest.mark.parametrize(("change", "reason"), [
+    (lambda one, two: {KEY.pack(one.size, 0, 20, 0): KEY.pack(one.size, 0, 4_000, 0)}, "outside of its shape"),
+    (lambda one, two: {struct.pack("<Q", two.byte_offset): struct.pack("<Q", one.byte_offset)}, "overlap"),
+    (lambda one, two: {
+        KEY.pack(two.size, 0, 40, 0): KEY.pack(two.size, 0, 20, 0),
+        KEY.pack(one.size, 0, 20, 0): KEY.pack(one.size, 0, 40, 0),
+    }, "in their order"),
+])
+def test_chunks_that_are_not_where_they_belong_are_damage(tmp_path: Path, change: Any, reason: str) -> None:
     path = tmp_path / "made.h5"
     with h5py.File(path, "w") as file:
-        made = file.create_dataset("x", data=np.arange(60), chunks=(20,), compression="gzip")
-        first, second = (made.id.get_chunk_info(number) for number in (0, 1))
+        whole = np.random.default_rng(1).integers(0, 9, 80)
+        made = file.create_dataset("x", data=whole, chunks=(20,), compression="gzip")
+        one, two = (made.id.get_chunk_info(number) for number in (1, 2))
         file["y"] = 1
-    data = path.read_bytes()
-    place = struct.pack("<Q", second.byte_offset)
-    assert data.count(place) == 1
-    path.write_bytes(data.replace(place, struct.pack("<Q", first.byte_offset)))
+    for old, new in change(one, two).items():
+        replace(path, old, new)
     with glassfs.open(path) as opened:
-        with pytest.raises(Damaged, match="overlap"):
+        with pytest.raises(Damaged, match=reason):
             opened["x"].numpy()
         assert opened["y"].numpy() == 1
 
@@ -183,9 +180,7 @@ def test_lost_size_of_stored_values_is_damage(tmp_path: Path) -> None:
         made = file.create_dataset("x", data=np.arange(60))
         place = struct.pack("<QQ", made.id.get_offset(), made.nbytes)
         file.create_dataset("unallocated", (5,), "f4")
-    data = path.read_bytes()
-    assert data.count(place) == 1
-    path.write_bytes(data.replace(place, place[:8] + bytes(8)))
+    replace(path, place, place[:8] + bytes(8))
     with glassfs.open(path) as opened:
         with pytest.raises(Damaged, match="has 0 stored bytes"):
             opened["x"].numpy()
@@ -259,31 +254,6 @@ def test_chunk_too_large_for_a_worker_is_refused(tmp_path: Path) -> None:
         assert opened["y"].numpy() == 1
 
 
-def left_by_a_killed_writer(path: Path, is_swmr: bool) -> Path:
-    """Write a file as a process that never closes it."""
-    process = os.fork()
-    if not process:
-        try:
-            file = h5py.File(path, "w", libver="latest")
-            made = file.create_dataset("x", (0,), "i4", maxshape=(None,), chunks=(100,))
-            if is_swmr:
-                file.swmr_mode = True
-            made.resize((1_000,))
-            file.flush()
-        finally:
-            os._exit(0)
-    os.waitpid(process, 0)
-    return path
-
-
-def test_file_of_a_killed_writer_is_never_listed_as_a_directory(tmp_path: Path) -> None:
-    """Its first bytes say so: a program that copies the folder gets the file."""
-    path = left_by_a_killed_writer(tmp_path / "made.h5", True)
-    with glassfs.open(tmp_path) as opened:
-        assert opened["made.h5"].is_file()
-        assert opened["made.h5"].bytes() == path.read_bytes()
-
-
 def test_named_types_and_attributes_of_omitted_objects_are_said(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "made.h5", "w") as file:
         file["kind"] = h5py.enum_dtype({"clear": 0, "cloud": 1}, "u1")
@@ -296,26 +266,27 @@ def test_named_types_and_attributes_of_omitted_objects_are_said(tmp_path: Path) 
                 opened[name]
 
 
-def test_verify_names_each_dataset_that_cannot_be_read(tmp_path: Path) -> None:
-    """They may have one reason."""
-    properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    properties.set_chunk((4,))
-    properties.set_filter(32999, h5py.h5z.FLAG_OPTIONAL, (1,))
-    with h5py.File(tmp_path / "made.h5", "w") as file:
-        for name in (b"a", b"b", b"c"):
-            space = h5py.h5s.create_simple((8,))
-            h5py.h5d.create(file.id, name, h5py.h5t.STD_I32LE, space, properties).write_direct_chunk((0,), bytes(16))
-    done = run("verify", tmp_path / "made.h5")
-    assert done.status == 1
-    assert [line.split(": ")[1] for line in done.lines] == ["a.npy", "b.npy", "c.npy"]
-
-
 @pytest.mark.parametrize("is_swmr", [True, False])
 def test_file_of_a_killed_writer_is_refused_with_the_reason(tmp_path: Path, is_swmr: bool) -> None:
-    path = left_by_a_killed_writer(tmp_path / "made.h5", is_swmr)
+    """Its first bytes say so: it is never listed as a directory, and a program that copies the folder gets the file."""
+    path = tmp_path / "made.h5"
+    process = os.fork()
+    if not process:
+        try:
+            file = h5py.File(path, "w", libver="latest")
+            made = file.create_dataset("x", (0,), "i4", maxshape=(None,), chunks=(100,))
+            if is_swmr:
+                file.swmr_mode = True
+            made.resize((1_000,))
+            file.flush()
+        finally:
+            os._exit(0)
+    os.waitpid(process, 0)
     with pytest.raises(Refused, match=r"open for (SWMR )?writing, or its writer was killed"), glassfs.open(path):
         pass
     assert run("verify", path).status == 1
+    with glassfs.open(tmp_path) as opened:
+        assert opened["made.h5"].is_file() and opened["made.h5"].bytes() == path.read_bytes()
     if is_swmr:
         with h5py.File(path, "r", swmr=True) as file, h5py.File(tmp_path / "closed.h5", "w", libver="latest") as closed:
             file.copy("x", closed)

@@ -22,6 +22,8 @@ from glassfs.content import Omitted
 from tests.formats.exercise import exercise
 from tests.formats.hdf5_files import characters, h5py, matlab, values, write_matlab, write_referring
 from tests.formats.test_hdf5_damage import mutant
+from tests.formats.test_hdf5_frames import write_anndata
+from tests.formats.test_hdf5_tables import write_mixed
 from tests.helpers import omitted_in, open_path
 from tests.optional import package
 
@@ -156,8 +158,8 @@ def integer(size: int, bits: int, offset: int, is_signed: bool, is_big: bool) ->
 def test_integers_of_any_size_are_widened(tmp_path: Path, options: dict[str, Any]) -> None:
     wanted = {}
     with h5py.File(tmp_path / "made.h5", "w") as file:
-        for size, is_signed, is_big in product((3, 4, 5, 6, 7, 9, 16), (True, False), (True, False)):
-            bits = 8 * min(size, 8) - (size in (4, 6))
+        for size, is_signed, is_big in product((2, 3, 4, 5, 6, 7, 9, 16), (True, False), (True, False)):
+            bits = 8 * min(size, 8) - {2: 4, 4: 1, 6: 1}.get(size, 0)
             top = 1 << (bits - is_signed)
             numbers = np.array([0, 1, top - 1, -1 * is_signed, -top * is_signed, 77], "i8" if is_signed else "u8")
             name = f"{size} {is_signed} {is_big}"
@@ -167,6 +169,7 @@ def test_integers_of_any_size_are_widened(tmp_path: Path, options: dict[str, Any
             kind = integer(size, bits, 0, is_signed, is_big)
             made = h5py.h5d.create(file.id, name.encode(), kind, h5py.h5s.create_simple((6,)), properties)
             made.write(h5py.h5s.ALL, h5py.h5s.ALL, numbers)
+            h5py.h5a.create(made, b"made", kind, h5py.h5s.create_simple((6,))).write(numbers)
             wanted[name] = size, numbers
     with glassfs.open(tmp_path / "made.h5") as opened:
         for name, (size, numbers) in wanted.items():
@@ -174,7 +177,8 @@ def test_integers_of_any_size_are_widened(tmp_path: Path, options: dict[str, Any
                 assert len(opened[f"{name}.bin"].bytes()) == 6 * size
                 assert opened[f"{name}.bin"].attributes["dtype"] == f"integer of {size} bytes"
             else:
-                assert opened[name].numpy().tolist() == numbers.tolist(), name
+                shown = opened[name].numpy().tolist(), opened[f"{name}.attributes.json"].json()["made"]
+                assert shown == (numbers.tolist(), numbers.tolist()), name
 
 
 def test_long_doubles_are_bytes(tmp_path: Path) -> None:
@@ -323,11 +327,12 @@ def test_dimensions_of_netcdf_are_paths(tmp_path: Path) -> None:
     8, pytest.param(200, marks=pytest.mark.slow),
     pytest.param(3_000, marks=[pytest.mark.long, pytest.mark.timeout(36_000)]),
 ])
-@pytest.mark.parametrize("write", [write_matlab, write_referring])
-def test_mutants_of_references_raise_only_known_errors(
-    tmp_path: Path, write: Callable[[Path], Path], count: int,
+@pytest.mark.parametrize("write", [write_matlab, write_referring, write_anndata, write_mixed])
+def test_mutants_raise_only_known_errors(
+    tmp_path: Path, write: Callable[[Path], object], count: int,
 ) -> None:
-    path = write(tmp_path / "made.h5")
+    path = tmp_path / "made.h5"
+    write(path)
     whole, chance = path.read_bytes(), np.random.default_rng(count)
     for _ in range(count):
         path.write_bytes(mutant(whole, chance))

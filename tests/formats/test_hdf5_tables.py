@@ -25,7 +25,6 @@ ROWS = 5
 
 
 def frame_of(entry: Any) -> Any:
-    """Return a table as pandas reads its Parquet file."""
     return parquet.read_table(io.BytesIO(entry.bytes())).to_pandas()
 
 
@@ -55,7 +54,6 @@ def compounds(draw: Any, depth: int = 2) -> np.dtype[Any]:
 
 
 def filled(dtype: np.dtype[Any], count: int, chance: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Return values that each field can have."""
     made = np.zeros(count, dtype)
     if dtype.names:
         for name in dtype.names:
@@ -150,7 +148,6 @@ MIXED = np.dtype([
 
 
 def write_mixed(path: Path) -> list[dict[str, Any]]:
-    """Write compounds with texts and runs of any length, and return their rows."""
     rows = [
         {"number": -row, "text": "é" * row, "run": [0.5] * row, "inner": {"x": row / 4, "name": f"n{row}"},
          "texts": [str(row), ""]}

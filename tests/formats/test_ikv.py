@@ -59,12 +59,6 @@ from tests.helpers import CountingSource, omitted_in, open_bytes, open_path, ope
 BOTH = pytest.mark.parametrize("encode", [ikv1, ikv2])
 
 
-REJECTED = [
-    *("deep_257_v1", "offset_inside_index_v2", "typed_array_of_arrays_bare_v1", "typed_object_bare_v1"),
-    "typed_object_with_other_tag_v1",
-]
-
-
 def test_samples_have_the_same_values_as_a_tree_and_as_a_document(samples: Path) -> None:
     """The values of the document are compared with those of the writer by ``test_real_files``."""
     paths = [path for path in (samples / "ikv").rglob("*.ikv") if "malformed" not in path.parts]
@@ -77,12 +71,6 @@ def test_samples_have_the_same_values_as_a_tree_and_as_a_document(samples: Path)
         assert container.facts["version"] == expected["version"]
         assert container.version == str(expected["version"] or "text")
         assert path.parent.name == "ambiguous" or list(container.check()) == [], path
-
-
-@pytest.mark.parametrize("name", REJECTED)
-def test_rejected_samples_are_refused(samples: Path, name: str) -> None:
-    with pytest.raises(Refused, match=name):
-        open_path(samples / "ikv" / "ambiguous" / f"{name}.ikv")
 
 
 def test_malformed_samples_are_refused_or_lose_one_entry(samples: Path) -> None:
@@ -114,7 +102,9 @@ def test_kinds_of_content(encode: Any) -> None:
         "ints": np.array([3, -1]), "reals": np.array([0.5]), "truths": np.array([True, False]),
         "mixed": [1, "x", None], "texts": ["a"], "objects": Typed(OBJECT, [{}]), "empty": [],
     }
-    members = members_of(root_of(open_bytes(encode(value, b"name/of\xff"))))
+    root = root_of(open_bytes(encode(value, b"name/of\xff")))
+    assert root.key == b"name/of\xff"
+    members = members_of(root)
     kinds = {key.decode(): type(content).__name__ for key, content in members.items()}
     assert kinds == {
         "null": "Null", "text": "Text", "whole": "Scalar", "least": "Scalar", "real": "Scalar", "truth": "Scalar",
@@ -129,15 +119,6 @@ def test_kinds_of_content(encode: Any) -> None:
     assert [(type(scalar), scalar) for scalar in scalars] == [
         (int, 2**63 - 1), (int, -(2**63)), (float, 1.0), (bool, True),
     ]
-
-
-@BOTH
-def test_root_is_keyed_by_its_name_and_names_are_never_split(encode: Any) -> None:
-    container = open_bytes(encode({"a/b": {"..": 1}, b"\xff": "x"}, "../etc"))
-    root = root_of(container)
-    assert root.key == b"../etc"
-    assert [member.name for member in root.members()] == [(b"a/b",), (b"\xff",)]
-    assert document_of(container) == {"a/b": {"..": 1}, b"\xff": "x"}
 
 
 @pytest.mark.parametrize(("head", "error", "reason"), [
@@ -198,12 +179,6 @@ def test_arrays_whose_items_have_their_own_types(element: int, items: bytes, exp
     assert document_of(opened_v1(bytes((ARRAY, element, len(expected))) + items)) == expected
 
 
-@pytest.mark.parametrize("node", ["060501 0202", "060601 0500", "060701 00", "0607 00", "0600 01 07"])
-def test_arrays_with_items_of_another_type_are_refused(node: str) -> None:
-    with pytest.raises(Refused, match="type"):
-        opened_v1(bytes.fromhex(node))
-
-
 # Numbers and limits
 
 def test_padded_numbers_are_accepted_inside_their_limits() -> None:
@@ -254,17 +229,6 @@ def test_depth_of_an_entry_counts_the_root() -> None:
     assert isinstance(members[b"257"], Blob)
 
 
-@pytest.mark.parametrize("tag", [OBJECT, *(bytes((ARRAY, element)) for element in range(7))])
-def test_counts_that_cannot_be_true_are_refused_at_once(tag: Any) -> None:
-    tag = tag if isinstance(tag, bytes) else bytes((tag,))
-
-    def refuse() -> None:
-        with pytest.raises(Refused, match="fit"):
-            opened_v1(tag + b"\xff\xff\xff\xff\x0f" + b"\0" * 100)
-
-    assert peak_memory(refuse) < 1 << 20
-
-
 # iKv2: entries
 
 def test_a_bad_entry_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None:
@@ -286,29 +250,11 @@ def test_a_bad_entry_costs_itself_only(caplog: pytest.LogCaptureFixture) -> None
     assert "bad entries: 9" in caplog.text
 
 
-@pytest.mark.parametrize(("entry", "reason"), [
-    ((7, 0, 0), "unknown type 7"), ((1, 40, 0xFFFFFFFF), "outside"), ((1, 0xFFFFFFF0, 0x20), "outside"),
-    ((1, 13, 2), "before the payloads"), ((0, 0xFFFF, 0), "outside"),
-])
-def test_a_bad_index_refuses_the_document(entry: tuple[int, int, int], reason: str) -> None:
-    head = b"iKv2b\2\0\0\0\1\0\0\0\4root\1\1k"
-    with pytest.raises(Refused, match=reason):
-        open_bytes(head + struct.pack("<BII", *entry) + b"\3abc")
-    # Only the offset of null is free.
+def test_only_the_offset_of_null_is_free() -> None:
+    head = b"iKv2b\2\0\0\0\xff\0\0\1\4root\1\1k"  # with flags of later versions
     assert document_of(open_bytes(head + struct.pack("<BII", NULL, 3, 0))) == {"k": None}
-
-
-@pytest.mark.parametrize("flags", [0, 2, 0xFFFFFFFE])
-def test_the_indexed_root_flag_must_be_set(flags: int) -> None:
-    with pytest.raises(Refused, match="indexed root"):
-        open_bytes(ikv2({"a": 1}, flags=flags))
-    assert document_of(open_bytes(ikv2({"a": 1}, flags=flags | 1))) == {"a": 1}
-
-
-@pytest.mark.parametrize("count", [2**32 - 1, 1_000_000, 1000])
-def test_an_entry_count_that_does_not_fit_is_refused(count: int) -> None:
-    with pytest.raises(Refused, match="do not fit"):
-        open_bytes(b"iKv2b\2\0\0\0\1\0\0\0\4root" + varint(count) + b"\1k" * 1000)
+    with pytest.raises(Refused, match="outside"):
+        open_bytes(head + struct.pack("<BII", NULL, 0xFFFF, 0))
 
 
 def test_entries_that_share_a_large_payload_are_decoded_once() -> None:

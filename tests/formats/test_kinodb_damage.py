@@ -19,24 +19,8 @@ from glassfs.formats.kinodb.scan import WINDOW, Scan
 from glassfs.formats.registry import open_container
 from glassfs.tree import File, Tree
 from glassfs.tree.build import container_root
+from tests.formats import kinodb_files as kdb
 from tests.formats.exercise import exercise
-from tests.formats.kinodb_files import (
-    ARRAYS,
-    FRAME_COUNT,
-    FRONT,
-    document,
-    faults,
-    floats,
-    frames,
-    image_contents,
-    image_group,
-    images_of,
-    index_entry,
-    one,
-    patched,
-    with_images,
-    written,
-)
 from tests.helpers import CountingSource, local, omitted_in, open_bytes, open_path, opening, values_of
 from tests.tree.trees import origin
 
@@ -66,70 +50,58 @@ FAR_AWAY = 2**64 - 8
     *(({f"images_{field}": value}, all_of("images/", position=1))
       for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", 0))),
     ({"images_length": FAR_AWAY}, set()),
-    *(({f"actions_{field}": value}, all_of(*ARRAYS, position=1))
+    *(({f"actions_{field}": value}, all_of(*kdb.ARRAYS, position=1))
       for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", FAR_AWAY))),
     *(({f"meta_{field}": value}, all_of("meta/episode", position=1))
       for field, value in (("offset", 1 << 20), ("offset", FAR_AWAY), ("length", 9), ("length", FAR_AWAY))),
-    ({"num_frames": 2**32 - 1}, all_of(*ARRAYS, position=1)),
-    ({"state_dim": 5}, all_of(*ARRAYS, position=1)),
-    ({"state_dim": 1}, all_of(*ARRAYS, position=1)),
-    ({"state_dim": 65_535, "action_dim": 65_535}, all_of(*ARRAYS, position=1)),
+    ({"num_frames": 2**32 - 1}, all_of(*kdb.ARRAYS, position=1)),
+    ({"state_dim": 5}, all_of(*kdb.ARRAYS, position=1)),
+    ({"state_dim": 1}, all_of(*kdb.ARRAYS, position=1)),
+    ({"state_dim": 65_535, "action_dim": 65_535}, all_of(*kdb.ARRAYS, position=1)),
     ({"num_frames": 2}, set()),
     ({"num_frames": 0}, set()),
 ])
 def test_a_bad_entry_costs_only_what_it_describes(good: bytearray, fields: dict[str, int], expected: set[str]) -> None:
     assert damaged(good) == set()
-    assert damaged(patched(good, 1, **fields)) == expected
-    assert faults(patched(good, 1, **fields))
-
-
-def test_sizes_follow_from_the_index_if_data_are_missing(good: bytearray) -> None:
-    huge = patched(good, 0, num_frames=2**32 - 1)
-    state = one(huge, "episodes/0/state")
-    assert state.shape == (2**32 - 1, 2) and state.data.size == 8 * (2**32 - 1)
-    with pytest.raises(Damaged, match=r"state/action section of episode 0: is .* bytes too short"):
-        state.data.read(1 << 32, 10)
+    assert damaged(kdb.patched(good, 1, **fields)) == expected
+    assert kdb.faults(kdb.patched(good, 1, **fields))
 
 
 def test_surplus_of_the_state_action_section(good: bytearray) -> None:
     """Whole floats are what states of other lengths leave; anything else is ignored."""
-    length = index_entry(good, 0).actions_length
+    length = kdb.index_entry(good, 0).actions_length
     for surplus in (1, 2, 3, 7, 50):
-        changed = patched(good, 0, actions_length=length + surplus)
-        assert values_of(one(changed, "episodes/0/state")).tolist() == floats(4, 2).tolist()
-        assert any("undescribed bytes" in fault for fault in faults(changed))
+        changed = kdb.patched(good, 0, actions_length=length + surplus)
+        assert values_of(kdb.one(changed, "episodes/0/state")).tolist() == kdb.floats(4, 2).tolist()
+        assert any("undescribed bytes" in fault for fault in kdb.faults(changed))
     for surplus in (4, 28):
-        assert damaged(patched(good, 0, actions_length=length + surplus)) == all_of(*ARRAYS)
-    assert damaged(patched(good, 0, actions_length=length - 1)) == all_of(*ARRAYS)
+        assert damaged(kdb.patched(good, 0, actions_length=length + surplus)) == all_of(*kdb.ARRAYS)
+    assert damaged(kdb.patched(good, 0, actions_length=length - 1)) == all_of(*kdb.ARRAYS)
 
 
-def test_text_that_is_not_utf8(tmp_path: Path) -> None:
-    assert damaged(with_images(tmp_path, frames(2), task=b"a\xff")) == all_of("meta/episode")
-
-
-def test_text_longer_than_its_length_field(tmp_path: Path) -> None:
-    for task, reward in (("x" * 70_000, None), ("x" * 65_536, 1.0), ("\1" * 70_000, None)):
-        data = written(tmp_path, {"state": floats(2, 1), "action": floats(2, 1), "task": task, "total_reward": reward})
-        assert damaged(data) == all_of("meta/episode")
-    data = written(tmp_path, {"state": floats(2, 1), "action": floats(2, 1), "task": "x" * 65_535})
+def test_text_that_is_not_utf8_or_longer_than_its_length_field(tmp_path: Path) -> None:
+    rows: dict[str, Any] = {"state": kdb.floats(2, 1), "action": kdb.floats(2, 1)}
+    for task, reward in ((b"a\xff", None), ("x" * 70_000, None), ("x" * 65_536, 1.0), ("\1" * 70_000, None)):
+        assert damaged(kdb.written(tmp_path, rows | {"task": task, "total_reward": reward})) == all_of("meta/episode")
+    data = kdb.written(tmp_path, rows | {"task": "x" * 65_535})
     assert damaged(data) == set()
 
 
 def test_metadata_oddities_that_are_accepted(good: bytearray) -> None:
-    entry = index_entry(good, 0)
+    entry = kdb.index_entry(good, 0)
     success = entry.meta_offset + entry.meta_length - 6
     assert good[success : success + 2] == b"\0\1"
     good[success : success + 2] = b"\7\2"
-    shown = document(good, "episodes/0/meta/episode")
+    shown = kdb.document(good, "episodes/0/meta/episode")
     assert shown["success"] is None and shown["total_reward"] is None
-    found = " ".join(faults(good))
+    found = " ".join(kdb.faults(good))
     assert "success is 7" in found and "reward flag is 2" in found and "4 bytes follow the last field" in found
 
 
 def test_a_cut_image_section_shows_the_whole_images(good: bytearray) -> None:
     """Cut at every byte: what is listed is a beginning of what was there, and its bytes are right."""
-    whole = [(name, content.data.whole()) for name, content in image_contents(good).items()]
-    entry = index_entry(good, 0)
+    whole = [(name, content.data.whole()) for name, content in kdb.image_contents(good).items()]
+    entry = kdb.index_entry(good, 0)
     ends = []
     position = entry.images_offset
     for name, pixels in whole:
@@ -137,22 +109,17 @@ def test_a_cut_image_section_shows_the_whole_images(good: bytearray) -> None:
         ends.append(position - entry.images_offset)
     assert ends[-1] == entry.images_length
     for length in range(entry.images_length):
-        if length == 2 * FRAME_COUNT:
+        if length == 2 * kdb.FRAME_COUNT:
             continue  # there is no group then: the section looks like four empty frames
-        group = image_group(open_bytes(patched(good, 0, images_length=length)))
+        group = kdb.image_group(open_bytes(kdb.patched(good, 0, images_length=length)))
         count = sum(end <= length for end in ends)
         if not count:
             with pytest.raises(Damaged, match="breaks off"):
                 group.members()
             continue
-        found = [(b"/".join(m.name).decode(), m.content.data.whole()) for m in images_of(group)]
+        found = [(b"/".join(m.name).decode(), m.content.data.whole()) for m in kdb.images_of(group)]
         assert found == whole[:count]
         assert "breaks off in frame" in omitted_in(group)[""]
-
-
-def image_field(data: bytes | bytearray, camera: bytes, offset: int) -> int:
-    """Where in the first image of `camera` the field lies that starts `offset` bytes behind the name."""
-    return bytes(data).index(struct.pack("<H", len(camera)) + camera) + 2 + len(camera) + offset
 
 
 @pytest.mark.parametrize(("offset", "layout", "value"), [
@@ -161,21 +128,21 @@ def image_field(data: bytes | bytearray, camera: bytes, offset: int) -> int:
     (10, "<I", 71),
 ])
 def test_a_bad_image_head_fails_the_images(good: bytearray, offset: int, layout: str, value: int) -> None:
-    struct.pack_into(layout, good, image_field(good, b"front", offset), value)
+    struct.pack_into(layout, good, good.index(b"\5\0front") + 7 + offset, value)
     assert damaged(good) == all_of("images/")
 
 
 def test_too_many_cameras_show_only_confirmed_images(good: bytearray) -> None:
-    struct.pack_into("<H", good, index_entry(good, 0).images_offset, 65_535)
-    group = image_group(open_bytes(bytes(good)))
-    shown = {b"/".join(member.name): member.content for member in images_of(group)}
+    struct.pack_into("<H", good, kdb.index_entry(good, 0).images_offset, 65_535)
+    group = kdb.image_group(open_bytes(bytes(good)))
+    shown = {b"/".join(member.name): member.content for member in kdb.images_of(group)}
     assert set(shown) == {b"front/000000", b"wrist/000000"}
     assert omitted_in(group)
 
 
 def test_a_break_is_logged_once_with_the_reason(good: bytearray, caplog: pytest.LogCaptureFixture) -> None:
-    length = index_entry(good, 0).images_length
-    group = image_group(open_bytes(patched(good, 0, images_length=length - 30)))
+    length = kdb.index_entry(good, 0).images_length
+    group = kdb.image_group(open_bytes(kdb.patched(good, 0, images_length=length - 30)))
     with caplog.at_level(logging.WARNING):
         group.members()
         group.members()
@@ -186,15 +153,15 @@ def test_a_break_is_logged_once_with_the_reason(good: bytearray, caplog: pytest.
 def test_names_are_bounded(tmp_path: Path) -> None:
     """Names that differ everywhere, each of them thousands of directories deep."""
     shots: list[Frame] = [[(b"/" * (65_535 - t), Stored(b"", 0, 0))] for t in range(100)]
-    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
-    assert 0 < len(images_of(group)) < 10
+    group = kdb.image_group(open_bytes(bytes(kdb.with_images(tmp_path, shots))))
+    assert 0 < len(kdb.images_of(group)) < 10
     assert "of memory or more for names of cameras" in omitted_in(group)[""]
 
 
 def test_images_are_bounded(tmp_path: Path) -> None:
-    (tmp_path / "made.kdb").write_bytes(with_images(tmp_path, frames()))
+    (tmp_path / "made.kdb").write_bytes(kdb.with_images(tmp_path, kdb.frames()))
     source = local(tmp_path / "made.kdb")
-    entry = index_entry(with_images(tmp_path, frames()), 0)
+    entry = kdb.index_entry(kdb.with_images(tmp_path, kdb.frames()), 0)
     end = entry.images_offset + entry.images_length
     shown = Scan.of(source, entry.images_offset, end, entry.num_frames, True, Allowance(700))
     assert 0 < len(shown.frames) < 8 and shown.is_limited
@@ -206,26 +173,26 @@ def test_images_are_bounded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "reason"), [
     (lambda data: data + b"tail", "4 bytes at .* after the index, belong to nothing"),
-    (lambda data: patched(data, num_frames=12), "header: counts 12 frames, but the index has 9"),
-    (lambda data: patched(data, 1, episode_id=0), "episodes/1: its id 0 comes after 0"),
-    (lambda data: patched(data, 1, meta_offset=64), "used twice"),
-    (lambda data: patched(data, 2, num_frames=0), "episodes/2: has no frames"),
+    (lambda data: kdb.patched(data, num_frames=12), "header: counts 12 frames, but the index has 9"),
+    (lambda data: kdb.patched(data, 1, episode_id=0), "episodes/1: its id 0 comes after 0"),
+    (lambda data: kdb.patched(data, 1, meta_offset=64), "used twice"),
+    (lambda data: kdb.patched(data, 2, num_frames=0), "episodes/2: has no frames"),
     (lambda data: data[:50] + b"x" + data[51:], "reserved"),
-    (lambda data: patched(data, 0, num_frames=3), "episodes/0/images: .* follow the last frame"),
+    (lambda data: kdb.patched(data, 0, num_frames=3), "episodes/0/images: .* follow the last frame"),
     (lambda data: data.replace(b"front", b"\xffront", 1), "name is not UTF-8"),
 ])
 def test_faults(good: bytearray, change: Any, reason: str) -> None:
-    found = faults(change(bytes(good)))
+    found = kdb.faults(change(bytes(good)))
     assert any(re.search(reason, fault) for fault in found), found
 
 
 def test_faults_of_images(tmp_path: Path) -> None:
-    photo = jpeg(FRONT)
+    photo = jpeg(kdb.FRONT)
     shot = {
         "short": Stored(bytes(71), 6, 4), "size": Stored(photo, 5, 4), "cut": Stored(photo[:-30], 6, 4),
         "what": Stored(b"????", 6, 4, format=1), "fine": Stored(photo, 6, 4), "seven": Stored(bytes(7), 1, 1, 7),
     }
-    found = faults(with_images(tmp_path, [shot]))
+    found = kdb.faults(kdb.with_images(tmp_path, [shot]))
     assert [fault.split(":")[0] for fault in found] == [
         f"episodes/0/images/{camera}/000000" for camera in ("short", "size", "cut", "what")
     ]
@@ -234,9 +201,9 @@ def test_faults_of_images(tmp_path: Path) -> None:
 def test_a_gap_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "hole.kdb"
     with KinoWriter(path) as writer:
-        writer.add_episode(floats(2, 2), floats(2, 2))
+        writer.add_episode(kdb.floats(2, 2), kdb.floats(2, 2))
         writer.write_hole(33)
-        writer.add_episode(floats(2, 2), floats(2, 2))
+        writer.add_episode(kdb.floats(2, 2), kdb.floats(2, 2))
     (fault,) = open_path(path).check()
     assert "33 bytes" in fault.reason and "episode 0" in fault.reason
 
@@ -263,5 +230,5 @@ def test_empty_frames_are_skipped_in_large_steps(tmp_path: Path) -> None:
         sparse.write(index)
     source = CountingSource(path)
     with pytest.raises(Damaged, match="breaks off"):
-        image_group(open_container(opening(source))).members()
+        kdb.image_group(open_container(opening(source))).members()
     assert len(source.reads) < 2 * length // WINDOW + 100

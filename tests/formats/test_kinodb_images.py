@@ -25,31 +25,20 @@ from glassfs.formats.kinodb.images import Images, decoded_size
 from glassfs.formats.kinodb.scan import Scan
 from glassfs.library import open_tree
 from glassfs.tree import File
-from tests.formats.kinodb_files import (
-    FRONT,
-    WRIST,
-    faults,
-    frames,
-    image_contents,
-    image_group,
-    images_of,
-    index_entry,
-    patched,
-    with_images,
-)
+from tests.formats import kinodb_files as kdb
 from tests.helpers import CountingSource, open_bytes
 
 
 def test_cameras_that_come_go_change_and_repeat(tmp_path: Path) -> None:
     shots: list[Frame] = [
         None,
-        [("a", FRONT), ("b/c", WRIST), ("a", FRONT + 1), ("a", WRIST)],
-        {"": WRIST, "..": FRONT},
+        [("a", kdb.FRONT), ("b/c", kdb.WRIST), ("a", kdb.FRONT + 1), ("a", kdb.WRIST)],
+        {"": kdb.WRIST, "..": kdb.FRONT},
         None,
-        [("a", WRIST), (b"\xff/", FRONT)],
+        [("a", kdb.WRIST), (b"\xff/", kdb.FRONT)],
     ]
-    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
-    found = [(name, content.key) for name, content in images_of(group)]
+    group = kdb.image_group(open_bytes(bytes(kdb.with_images(tmp_path, shots))))
+    found = [(name, content.key) for name, content in kdb.images_of(group)]
     assert found == [
         ((b"a", b"000001"), b"a"), ((b"b", b"c", b"000001"), b"b/c"), ((b"a", b"000001~2"), b"a"),
         ((b"a", b"000001~3"), b"a"), ((b"", b"000002"), b""), ((b"..", b"000002"), b".."), ((b"a", b"000004"), b"a"),
@@ -60,19 +49,19 @@ def test_cameras_that_come_go_change_and_repeat(tmp_path: Path) -> None:
 def test_regular_cameras_are_numbered_and_the_others_listed(tmp_path: Path) -> None:
     """One image of one kind in each frame needs no list; anything else does, and shows the same."""
     shots: list[Frame] = [
-        {"each": FRONT, "often": WRIST, "up": FRONT, "up/down": FRONT, "mixed": FRONT},
-        {"each": FRONT + 1, "up": FRONT, "up/down": FRONT, "mixed": Stored(png(FRONT), 6, 4)},
-        {"each": FRONT + 2, "often": WRIST, "up": FRONT, "up/down": FRONT, "mixed": FRONT},
+        {"each": kdb.FRONT, "often": kdb.WRIST, "up": kdb.FRONT, "up/down": kdb.FRONT, "mixed": kdb.FRONT},
+        {"each": kdb.FRONT + 1, "up": kdb.FRONT, "up/down": kdb.FRONT, "mixed": Stored(png(kdb.FRONT), 6, 4)},
+        {"each": kdb.FRONT + 2, "often": kdb.WRIST, "up": kdb.FRONT, "up/down": kdb.FRONT, "mixed": kdb.FRONT},
     ]
-    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
+    group = kdb.image_group(open_bytes(bytes(kdb.with_images(tmp_path, shots))))
     numbered = {member.name: member.content for member in group.members() if isinstance(member.content, Series)}
     assert list(numbered) == [(b"each",)]
     assert numbered[b"each",].count == 3
-    found = {b"/".join(member.name): member.content for member in images_of(group)}
+    found = {b"/".join(member.name): member.content for member in kdb.images_of(group)}
     assert len(found) == 3 + 2 + 3 + 3 + 3
     for number in range(3):
         shown = found[b"each/%06d" % number]
-        assert isinstance(shown, Image) and shown.data.whole() == (FRONT + number).tobytes()
+        assert isinstance(shown, Image) and shown.data.whole() == (kdb.FRONT + number).tobytes()
     assert isinstance(found[b"mixed/000001"], EncodedImage)
 
 
@@ -80,22 +69,22 @@ def test_videos_classify_frames_like_the_tree(tmp_path: Path) -> None:
     """Raw pixels that begin like a signature are raw; an encoded image as long as its pixels is encoded."""
     photo = jpeg(np.random.default_rng(1).integers(0, 255, (64, 64, 3), np.uint8))
     shots: list[Frame] = [
-        {"c": Stored((b"\xff\xd8\xff" + bytes(range(72)))[:72], 6, 4)}, {"c": FRONT},
-        {"c": Stored((b"\x89PNG\r\n\x1a\n" + bytes(range(72)))[:72], 6, 4)}, {"c": Stored(png(FRONT), 6, 4)},
+        {"c": Stored((b"\xff\xd8\xff" + bytes(range(72)))[:72], 6, 4)}, {"c": kdb.FRONT},
+        {"c": Stored((b"\x89PNG\r\n\x1a\n" + bytes(range(72)))[:72], 6, 4)}, {"c": Stored(png(kdb.FRONT), 6, 4)},
         {"c": Stored(photo, len(photo), 1, 1)}, {"c": Stored(photo[:60], 60, 1, 1)}, {"c": Stored(photo[:70], 6, 4)},
     ]
     count = len(shots)
-    group = image_group(open_bytes(bytes(with_images(tmp_path, shots))))
+    group = kdb.image_group(open_bytes(bytes(kdb.with_images(tmp_path, shots))))
     (video,) = [member.content for member in group.meanings() if isinstance(member.content, Video)]
-    frames = [(type(member.content), member.content.key) for member in images_of(group)]
-    assert [kind for kind, _ in frames] == [Image, Image, Image, EncodedImage, EncodedImage, Image, EncodedImage]
-    assert [(type(video.frame(number)), video.frame(number).key) for number in range(count)] == frames
+    shown = [(type(member.content), member.content.key) for member in kdb.images_of(group)]
+    assert [kind for kind, _ in shown] == [Image, Image, Image, EncodedImage, EncodedImage, Image, EncodedImage]
+    assert [(type(video.frame(number)), video.frame(number).key) for number in range(count)] == shown
 
 
 def test_signatures_end_with_the_data(tmp_path: Path) -> None:
     """The length of the name behind them would complete the signature."""
-    shots: list[Frame] = [[("c", Stored(b"\x89PN", 6, 4, format=1)), (b"n" * ord("G"), WRIST)]]
-    shown = image_contents(with_images(tmp_path, shots))
+    shots: list[Frame] = [[("c", Stored(b"\x89PN", 6, 4, format=1)), (b"n" * ord("G"), kdb.WRIST)]]
+    shown = kdb.image_contents(kdb.with_images(tmp_path, shots))
     assert isinstance(shown["c/000000"], Blob)
 
 
@@ -110,7 +99,7 @@ def test_decompression_bombs_are_not_decoded(tmp_path: Path) -> None:
 
     bomb, large = flat(12_000), flat(4_000)
     shot = {f"{number}": Stored(data, len(data), 1, 1) for number, data in enumerate([bomb] * 40 + [large] * 40)}
-    shown = image_contents(with_images(tmp_path, [shot]))
+    shown = kdb.image_contents(kdb.with_images(tmp_path, [shot]))
     assert all(isinstance(content, EncodedImage) for content in shown.values())
 
 
@@ -130,7 +119,7 @@ def test_decoding_reserves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_text_chunks_in_images_are_not_decompressed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Text may need more memory than the pixels, and damaged text does not damage the image."""
-    picture = png(FRONT)
+    picture = png(kdb.FRONT)
     text = b"zTXtnote\0\0" + zlib.compress(bytes(1 << 20))
     for crc in (zlib.crc32(text), 0):
         chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", crc)
@@ -144,7 +133,7 @@ def test_lack_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", load)
     with pytest.raises(Unavailable):
-        decoded_size(Memory(png(FRONT)), "png", BlockCache())
+        decoded_size(Memory(png(kdb.FRONT)), "png", BlockCache())
 
 
 @pytest.mark.parametrize(("stored", "kind"), [
@@ -161,18 +150,18 @@ def test_lack_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     (Stored(bytes(70), 6, 4, format=1), Blob),
     (Stored(b"\xff\xd8", 6, 4, format=1), Blob),
     (Stored(b"\x89PNG", 6, 4, format=0), Blob),
-    (Stored(jpeg(FRONT), 6, 4), EncodedImage),
-    (Stored(jpeg(FRONT), 6, 4, format=9), EncodedImage),
-    (Stored(png(FRONT), 1, 1), EncodedImage),
+    (Stored(jpeg(kdb.FRONT), 6, 4), EncodedImage),
+    (Stored(jpeg(kdb.FRONT), 6, 4, format=9), EncodedImage),
+    (Stored(png(kdb.FRONT), 1, 1), EncodedImage),
 ])
 def test_kinds_of_stored_images(tmp_path: Path, stored: Stored, kind: type[Content]) -> None:
-    shots: list[Frame] = [[("c", stored), ("next", WRIST)]]
-    shown = image_contents(with_images(tmp_path, shots))
+    shots: list[Frame] = [[("c", stored), ("next", kdb.WRIST)]]
+    shown = kdb.image_contents(kdb.with_images(tmp_path, shots))
     found = shown["c/000000"]
     assert type(found) is kind
     assert found.data.whole() == stored.data
     assert not isinstance(found, EncodedImage) or found.media == ("png" if stored.data[1:4] == b"PNG" else "jpeg")
-    assert shown["next/000000"].data.whole() == WRIST.tobytes()
+    assert shown["next/000000"].data.whole() == kdb.WRIST.tobytes()
 
 
 @given(st.data())
@@ -200,10 +189,10 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
             cameras.append((name, Stored(stored, *shape, format=code)))
             expected.append((name, len(made), stored))
         made.append(cameras)
-    file_bytes = with_images(tmp_path, [*made, None], is_legacy=is_legacy)
+    file_bytes = kdb.with_images(tmp_path, [*made, None], is_legacy=is_legacy)
     if not expected:
         return
-    found = images_of(image_group(open_bytes(bytes(file_bytes))))
+    found = kdb.images_of(kdb.image_group(open_bytes(bytes(file_bytes))))
     assert [(m.content.key, int(m.name[-1][:6]), m.content.data.whole()) for m in found] == expected
     assert not any(isinstance(member.content, EncodedImage) for member in found if is_legacy)
 
@@ -212,15 +201,15 @@ def test_scan_finds_every_image(tmp_path: Path, data: st.DataObject) -> None:
 
 
 def test_files_without_the_format_byte(tmp_path: Path, good: bytearray) -> None:
-    older = with_images(tmp_path, frames(), is_legacy=True)
+    older = kdb.with_images(tmp_path, kdb.frames(), is_legacy=True)
     assert len(older) < len(good)
-    expected, found = image_contents(good), image_contents(older)
+    expected, found = kdb.image_contents(good), kdb.image_contents(older)
     assert list(found) == list(expected)
     for name, content in expected.items():
         assert found[name].data.whole() == content.data.whole()
-    assert faults(older) == []
-    length = index_entry(older, 0).images_length
-    shown = image_contents(patched(older, 0, images_length=length - 30))
+    assert kdb.faults(older) == []
+    length = kdb.index_entry(older, 0).images_length
+    shown = kdb.image_contents(kdb.patched(older, 0, images_length=length - 30))
     assert list(shown) == list(expected)[:7]
     assert all(isinstance(content, Image) for content in shown.values())
 
@@ -229,7 +218,7 @@ def test_a_section_that_both_layouts_explain(tmp_path: Path) -> None:
     """One black pixel without the format byte: with it, the length would be marked as compressed data of no bytes."""
     shots: list[Frame] = [{"c": np.zeros((1, 1), np.uint8)}]
     for is_legacy in (True, False):
-        found = image_contents(with_images(tmp_path, shots, is_legacy=is_legacy))["c/000000"]
+        found = kdb.image_contents(kdb.with_images(tmp_path, shots, is_legacy=is_legacy))["c/000000"]
         assert isinstance(found, Image) and found.data.whole() == b"\0"
 
 
@@ -240,7 +229,7 @@ def test_images_that_were_listed_are_freed_without_the_collector(good: bytearray
     try:
         opened = open_bytes(good)
         before = sum(isinstance(one, (Images, Scan)) for one in gc.get_objects())
-        group = image_group(opened)
+        group = kdb.image_group(opened)
         assert list(members_of(group)) and list(group.meanings())
         del group
         assert sum(isinstance(one, (Images, Scan)) for one in gc.get_objects()) == before
@@ -248,10 +237,12 @@ def test_images_that_were_listed_are_freed_without_the_collector(good: bytearray
         gc.enable()
 
 
-@pytest.mark.parametrize("shots", [frames(), [None, None], [{"a": FRONT, "b/c": WRIST}, None, {"a": WRIST}], []])
+@pytest.mark.parametrize("shots", [
+    kdb.frames(), [None, None], [{"a": kdb.FRONT, "b/c": kdb.WRIST}, None, {"a": kdb.WRIST}], [],
+])
 def test_packed_scan_is_the_same_and_damage_of_it_is_noticed(tmp_path: Path, shots: list[Frame]) -> None:
-    data = bytes(with_images(tmp_path, shots))
-    entry = index_entry(data, 0)
+    data = bytes(kdb.with_images(tmp_path, shots))
+    entry = kdb.index_entry(data, 0)
     (tmp_path / "packed.kdb").write_bytes(data)
     start, end = entry.images_offset, entry.images_offset + entry.images_length
     source = CountingSource(tmp_path / "packed.kdb")
@@ -270,17 +261,17 @@ def test_packed_scan_is_the_same_and_damage_of_it_is_noticed(tmp_path: Path, sho
 
 def test_a_scan_is_the_same_whatever_was_scanned_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames are expected to be like those of the previous section, and need not be."""
-    shot: list[tuple[str, Any]] = [("a", FRONT), ("b", WRIST)]
+    shot: list[tuple[str, Any]] = [("a", kdb.FRONT), ("b", kdb.WRIST)]
     recordings: list[list[Frame]] = [
-        [shot] * 4, [shot[:1]] * 3, [shot, None, shot[::-1], shot, shot], [None], [[*shot, ("a", FRONT)]] * 3,
-        [[("a", Stored(jpeg(FRONT), 6, 4)), ("b", WRIST)]] * 3, [[("a", FRONT[:2]), ("b", WRIST)]] * 3,
+        [shot] * 4, [shot[:1]] * 3, [shot, None, shot[::-1], shot, shot], [None], [[*shot, ("a", kdb.FRONT)]] * 3,
+        [[("a", Stored(jpeg(kdb.FRONT), 6, 4)), ("b", kdb.WRIST)]] * 3, [[("a", kdb.FRONT[:2]), ("b", kdb.WRIST)]] * 3,
     ]
     sections = []
     for number, shots in enumerate(recordings):
-        data = bytes(with_images(tmp_path, shots))
+        data = bytes(kdb.with_images(tmp_path, shots))
         path = tmp_path / f"{number}.kdb"
         path.write_bytes(data)
-        sections += [(path, index_entry(data, 0), has_format) for has_format in (True, False)]
+        sections += [(path, kdb.index_entry(data, 0), has_format) for has_format in (True, False)]
 
     def scanned(path: Path, entry: Any, has_format: bool, cut: int) -> tuple[bytes, str | None]:
         start, end = entry.images_offset, entry.images_offset + entry.images_length - cut
@@ -302,7 +293,7 @@ def test_images_are_found_by_a_later_process_without_a_scan(tmp_path: Path, monk
     folder = tmp_path / "containers"
     folder.mkdir()
     path = folder / "made.kdb"
-    path.write_bytes(bytes(with_images(tmp_path, frames())))
+    path.write_bytes(bytes(kdb.with_images(tmp_path, kdb.frames())))
     os.utime(path, (1, 1))
 
     def shown(is_known: bool) -> dict[str, bytes]:

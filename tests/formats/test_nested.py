@@ -45,7 +45,6 @@ def tree_of_file(data: bytes, name: str = "outer.npz", is_remote: bool = False) 
 
 
 def around(data: bytes, name: str = "inner.npz", **options: int) -> bytes:
-    """Return an archive with an array and this file."""
     return zipped(("first.npy", X), (name, data), **options)
 
 
@@ -171,17 +170,6 @@ def test_wrong_bytes_are_not_shown_as_good() -> None:
 # Hostile nesting
 
 
-def test_containers_deeper_than_four_are_files() -> None:
-    data = SMALL
-    for _ in range(7):
-        data = around(data)
-    with tree_of_file(data).tree as tree:
-        path = "/inner.npz" * 4
-        assert isinstance(tree.lookup(path), NestedDirectory)
-        assert isinstance(tree.lookup(f"{path}/inner.npz"), File)
-        assert len(paths_of(tree)) == 2 * 5
-
-
 def test_archives_that_branch_at_every_level_end() -> None:
     data = SMALL
     for _ in range(7):
@@ -219,19 +207,6 @@ def test_names_in_a_nested_container_do_not_leave_it() -> None:
 
 
 # Versions and memory
-
-
-def test_new_version_has_new_contents() -> None:
-    store = MemoryStore({"run/outer.npz": around(SMALL)})
-    sources = sources_of(store, "run")
-    with sources.tree as tree:
-        old = tree.file("/outer.npz/inner.npz/x.npy")
-        assert old.read(0, 999) == X
-        other = npy(np.arange(9))
-        store.put("run/outer.npz", around(zipped(("x.npy", other)), compression=8))
-        sources.refresh()
-        assert tree.file("/outer.npz/inner.npz/x.npy").read(0, 999) == other
-        assert tree.file("/outer.npz/inner.npz/x.npy").ino != old.ino
 
 
 def test_rights_follow_the_outer_file() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mutants import Seed, damaged
 from writers.safetensors import described, packed, write_safetensors
 
 import glassfs
@@ -29,7 +30,6 @@ MIB = 1 << 20
 
 
 def library_opens(path: Path) -> bool:
-    """Return whether the safetensors package opens a file."""
     module = package("safetensors", "test")
     try:
         with module.safe_open(path, framework="numpy"):
@@ -43,19 +43,6 @@ def tensors_of(container: Container) -> dict[bytes, Any]:
     return {name.removeprefix(b"tensors/"): content for name, (content,) in found.items() if name != b"meta/file"}
 
 
-@pytest.mark.parametrize(("type_name", "kind"), [
-    ("BF16", "bfloat16"), ("F8_E4M3", "float8_e4m3fn"), ("F8_E5M2", "float8_e5m2"), ("F8_E8M0", "float8_e8m0fnu"),
-    ("F8_E4M3FNUZ", "float8_e4m3fnuz"), ("F8_E5M2FNUZ", "float8_e5m2fnuz"),
-])
-def test_narrow_floats_are_widened_and_say_what_they_were(type_name: str, kind: str) -> None:
-    dtype = np.dtype(getattr(package("ml_dtypes"), kind))
-    stored = bytes(range(256)) * dtype.itemsize
-    container = open_bytes(packed({"a": described(type_name, [2, 128], 0, len(stored))}, stored))
-    array = only(container, "tensors/a")
-    assert array.attributes()["dtype"] == type_name and array.dtype == "<f4"
-    assert values_of(array).tobytes() == np.frombuffer(stored, dtype).astype("<f4").tobytes()
-
-
 @pytest.mark.parametrize(("description", "data"), [
     (described("F4", [4], 0, 2), b"ab"), (described("F6_E2M3", [2, 2], 0, 3), b"abc"),
     (described("Q7", [9], 0, 2), b"ab"), (described("U8", [1] * 33, 0, 1), b"a"),
@@ -66,17 +53,6 @@ def test_tensors_that_are_no_arrays_are_their_bytes(description: dict[str, Any],
     assert isinstance(content, Undecoded) and content.data.whole() == data
     assert content.attributes()["dtype"] == description["dtype"]
     assert json.loads(content.attributes()["shape"]) == description["shape"][:32]
-
-
-def test_names_are_labels(tmp_path: Path) -> None:
-    names = ["a.b", "a/b", "..", "", "%2F", "é", "x" * 300, "nul\0", "a"]
-    write_safetensors(tmp_path / "x.safetensors", {name: np.array([number]) for number, name in enumerate(names)})
-    with glassfs.open(tmp_path / "x.safetensors") as model:
-        shown = list(model["tensors"].values())
-        assert [entry.numpy().tolist() for entry in shown] == [[number] for number in range(len(names))]
-        found = [entry.name for entry in shown]
-        assert found[:6] == ["a.b.npy", "a%2Fb.npy", "%2E%2E.npy", "%.npy", "%252F.npy", "é.npy"]
-        assert all(not entry.is_dir() for entry in shown)
 
 
 def test_values_are_ranges_of_the_file_and_map_it(tmp_path: Path) -> None:
@@ -124,11 +100,8 @@ CASES: dict[str, tuple[bytes, bytes, str]] = {
     "metadata twice": (b'{"__metadata__":{},"__metadata__":{},"a":{%s}}' % FIELDS, b"ab", "key twice"),
     "metadata of numbers": (b'{"__metadata__":{"a":1},"a":{%s}}' % FIELDS, b"ab", "__metadata__/a: is no text"),
     "metadata a list": (b'{"__metadata__":[],"a":{%s}}' % FIELDS, b"ab", "no object of texts"),
-    "fraction": (b'{"a":{"dtype":"U8","shape":[2.0],"data_offsets":[0,2]}}', b"ab", "no description"),
     "negative zero": (b'{"a":{"dtype":"U8","shape":[-0],"data_offsets":[0,0]}}', b"", "no description"),
-    "negative": (packed({"a": described("U8", [-2], 0, 2)})[8:], b"ab", "no description"),
     "true": (b'{"a":{"dtype":"U8","shape":[true],"data_offsets":[0,1]}}', b"a", "no description"),
-    "hole at the beginning": (packed({"a": described("U8", [1], 1, 2)})[8:], b"ab", "bytes 0 to 1 .* no tensor"),
     "hole at the end": (packed({"a": described("U8", [1], 0, 1)})[8:], b"ab", "bytes 1 to 2 .* no tensor"),
     "only a hole": (b"{}", b"ab", "bytes 0 to 2 .* no tensor"),
     "too short": (packed({"a": described("U8", [3], 0, 3)})[8:], b"ab", "the data have 2"),
@@ -139,10 +112,7 @@ CASES: dict[str, tuple[bytes, bytes, str]] = {
     "overflow": (packed({"a": described("U8", [1 << 62, 1 << 62, 0], 0, 0)})[8:], b"", "too large"),
     "too large a number": (packed({"a": described("U8", [0, 1 << 64], 0, 0)})[8:], b"", "no description"),
     "three offsets": (b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2,2]}}', b"ab", "no description"),
-    "one offset": (b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0]}}', b"ab", "no description"),
-    "no offsets": (b'{"a":{"dtype":"U8","shape":[2]}}', b"ab", "no description"),
     "null": (b'{"a":null}', b"", "no description"),
-    "number": (b'{"a":12345}', b"", "no description"),
     "half a pair": (b'{"\\ud800":{%s}}' % FIELDS, b"ab", "half a character"),
     "half a pair in a list": (b'{"a":{%s,"x":["\\udc00"]}}' % FIELDS, b"ab", "half a character"),
     "not UTF-8": (b'{"\xff":{%s}}' % FIELDS, b"ab", "not UTF-8"),
@@ -172,29 +142,19 @@ DIFFERENT: dict[str, tuple[bytes, bytes, str]] = {
 """Files that the package opens, and glassfs refuses (docs/formats/safetensors.md §7)."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", CASES | DIFFERENT)
 def test_the_package_and_glassfs_refuse_the_same(name: str, tmp_path: Path) -> None:
-    header, data, reason = CASES[name]
+    header, data, reason = (CASES | DIFFERENT)[name]
     path = tmp_path / "x.safetensors"
     path.write_bytes(packed(header, data))
     is_sound = not reason and name not in UNRECOGNISED
-    assert library_opens(path) == is_sound
+    assert library_opens(path) == (is_sound or name in DIFFERENT)
     if is_sound:
         assert list(contents_of(open_path(path).root))
         return
     with pytest.raises(Refused, match=f"(?s)^{path}: .*{reason}") as raised:
         open_path(path)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
-
-
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_what_only_glassfs_refuses(name: str, tmp_path: Path) -> None:
-    header, data, reason = DIFFERENT[name]
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(packed(header, data))
-    assert library_opens(path)
-    with pytest.raises(Refused, match=reason):
-        open_path(path)
 
 
 @pytest.mark.parametrize(("data", "reason"), [
@@ -211,7 +171,6 @@ def test_cut_files_and_lengths_that_lie_are_refused(data: bytes, reason: str) ->
 # Damage, memory and reading
 
 def verdict(path: Path) -> tuple[bool, dict[bytes, Any]]:
-    """Return whether glassfs opens a file, and its tensors."""
     try:
         return True, tensors_of(open_path(path))
     except Refused:
@@ -241,30 +200,15 @@ def compare(data: bytes, folder: Path) -> str:
 
 
 def mutants(count: int) -> Iterator[bytes]:
-    """Yield copies of the samples, damaged mostly in their headers: digits, signs, bytes, and the length."""
+    """Yield damaged copies of the samples, most of them with the length that the header now has."""
     chance = random.Random(11)
-    sound = [path.read_bytes() for path in sorted(SAMPLES.glob("*.safetensors"))]
-    sound = [data for data in sound if len(data) < 1 << 14]
+    seeds = [Seed(path.name, path.read_bytes()) for path in sorted(SAMPLES.glob("*.safetensors"))]
+    sound = [seed.data for seed in seeds if len(seed.data) < 1 << 14]
     for _ in range(count):
-        data = bytearray(chance.choice(sound))
-        end = min(len(data), 8 + struct.unpack_from("<Q", data)[0])
-        for _ in range(chance.choice((1, 1, 1, 2, 3))):
-            if len(data) < 16:
-                break
-            at = chance.randrange(8, max(9, end)) if chance.random() < 0.9 else chance.randrange(len(data))
-            digits = [place for place in range(8, end) if chr(data[place]).isdigit()] if chance.random() < 0.4 else []
-            if digits:
-                data[chance.choice(digits)] = ord(chance.choice("0123456789"))
-            elif chance.random() < 0.3:
-                del data[at : at + chance.choice((1, 1, 2, 30))]
-            elif chance.random() < 0.5:
-                data[at : at + 1] = chance.choice((b"0", b"-", b",", b'"', b" ", b"\\", b"{", b"}", b"9" * 30, b"\xff"))
-            else:
-                data[at : at + 1] = bytes([chance.randrange(256)])
-            end = min(end, len(data))
-        if chance.random() < 0.8 and len(data) >= 8:  # the length that the header now has
-            close = bytes(data).rfind(b"}", 8, end + 40) + 1
-            struct.pack_into("<Q", data, 0, max(0, (close or end) - 8))
+        data = bytearray(damaged(chance.choice(sound), seeds, chance))
+        close = data.rfind(b"}}") + 2
+        if chance.random() < 0.8 and close > 9:
+            struct.pack_into("<Q", data, 0, close - 8)
         yield bytes(data)
 
 

@@ -1,4 +1,4 @@
-"""Contents of tskit tree sequences, compared with the tskit package."""
+"""Contents and tables of tskit tree sequences, compared with the tskit package."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 
 import kastore
 import numpy as np
+import pyarrow as pa
 import pytest
 import tskit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from glassfs.content import Array, Container, Content, Documents, Json, RaggedText, Text
+from glassfs.errors import Damaged
 from glassfs.formats.registry import open_container
+from glassfs.library import open_tree
+from tests.formats.derived import shown_in, table_file, tables_of, whole
 from tests.formats.exercise import exercise
 from tests.formats.test_kastore import store
 from tests.helpers import CountingSource, open_path, opening, walk
@@ -38,7 +42,6 @@ def texts_of(container: Container) -> dict[bytes, Content]:
 
 
 def tables() -> tskit.TableCollection:
-    """A small tree sequence with something in every table."""
     made = tskit.TableCollection(100)
     made.time_units = "years"
     made.metadata_schema = tskit.MetadataSchema({"codec": "json"})
@@ -202,8 +205,6 @@ def cut(key: str) -> Callable[[dict[str, Any]], None]:
     (cut("uuid"), "uuid", "has 35 elements, but 36 are expected"),
     (cut("indexes/edge_insertion_order"), "indexes/edge_insertion_order", "has 3 rows, but edges has 4"),
     (drop("indexes/edge_insertion_order"), "indexes/edge_removal_order", "the other index is missing"),
-    (drop("nodes/time"), "nodes/time", "is missing"),
-    (drop("populations/metadata_offset"), "populations/metadata_offset", "is missing"),
     (drop("format/version"), "format/version", "is missing"),
     (lambda items: items.update({"edges/left": items["edges/left"].astype("f4")}), "edges/left", "is float32"),
     (lambda items: items.update(metadata=items["metadata"].astype("u1")), "metadata", "is uint8, but int8 is expected"),
@@ -280,3 +281,130 @@ def test_columns_of_any_type_and_length_raise_only_known_errors(trees: Path, dat
         raw = data.draw(st.binary(min_size=length * dtype.itemsize, max_size=length * dtype.itemsize))
         items[key] = np.frombuffer(raw, dtype)
     exercise(rewritten(items, trees.with_name("edited.trees")))
+
+
+# Tables
+
+TEXT = {"ancestral_state", "derived_state", "timestamp", "record"}
+
+
+@pytest.fixture
+def change(trees: Path) -> Callable[..., Path]:
+    def changed(**columns: Any) -> Path:
+        items = dict(kastore.load(str(trees))) | {key.replace("__", "/"): value for key, value in columns.items()}
+        return rewritten({key: value for key, value in items.items() if value is not None}, trees)
+
+    return changed
+
+
+def assert_table(path: Path, name: str, place: str = "") -> None:
+    """A table has the columns and the rows of tskit's; texts are those of bytes."""
+    with path.open("rb") as file:
+        table = getattr(tskit.TableCollection.load(file), name)
+    found = table_file(path, f"{place}{name}.parquet")
+    wanted = {column: getattr(table, column) for column in table.column_names if not column.endswith("_offset")}
+    assert sorted(found.column_names) == sorted(wanted)
+    for column, array in wanted.items():
+        offsets = getattr(table, f"{column}_offset", None)
+        shown = found[column].to_pylist()
+        if offsets is None:
+            assert found[column].type == pa.from_numpy_dtype(array.dtype)
+            np.testing.assert_array_equal(shown, array)
+        elif array.dtype == np.int8:
+            stored = [row.encode() if isinstance(row, str) else row for row in shown]
+            assert stored == tskit.unpack_bytes(array, offsets)
+            assert isinstance(shown[0], str) or column not in TEXT
+        else:
+            assert shown == [array[start:end].tolist() for start, end in itertools.pairwise(offsets)]
+
+
+def test_every_table(trees: Path) -> None:
+    for name in tskit.TableCollection(1).table_name_map:
+        assert_table(trees, name)
+
+
+def test_metadata_are_text_where_the_schema_says_json(trees: Path) -> None:
+    nodes = table_file(trees, "nodes.parquet")["metadata"]
+    assert nodes.type == pa.string() and nodes.to_pylist() == ['{"n":0}', '{"n":1}', '{"n":2}', "{}", "{}"]
+    populations = table_file(trees, "populations.parquet")["metadata"]
+    assert populations.type == pa.binary() and populations.to_pylist() == [b"A", b"B"]
+
+
+@pytest.mark.parametrize("dtype", ["u4", "u8"])
+def test_offsets_of_both_widths(change: Callable[..., Path], dtype: str) -> None:
+    path = change(sites__ancestral_state_offset=np.array([0, 1, 1, 14], dtype))
+    assert table_file(path, "sites.parquet")["ancestral_state"].to_pylist() == ["A", "", "длинно\n"]
+
+
+@pytest.mark.parametrize("columns", [
+    {"nodes__flags": np.zeros(4, "u4")}, {"nodes__time": np.zeros(0)}, {"nodes__metadata": None},
+    {"nodes__metadata_offset": None}, {"nodes__metadata_offset": np.zeros(4, "u4")},
+    {"nodes__metadata_offset": np.zeros(6, "i4")}, {"nodes__metadata_offset": np.zeros(0, "u4")},
+])
+def test_a_table_whose_columns_do_not_fit_is_left_out(change: Callable[..., Path], columns: dict[str, Any]) -> None:
+    path = change(**columns)
+    found = tables_of(open_path(path))
+    assert b"nodes" not in found and b"sites" in found
+    for file in shown_in(path).values():
+        whole(file)
+
+
+def test_offsets_that_do_not_rise_cost_their_table(change: Callable[..., Path]) -> None:
+    path = change(sites__ancestral_state_offset=np.array([0, 9, 1, 14], "u4"))
+    with pytest.raises(Damaged):
+        table_file(path, "sites.parquet")
+    assert table_file(path, "nodes.parquet").num_rows == 5
+
+
+def test_columns_that_are_optional_may_be_missing(change: Callable[..., Path]) -> None:
+    path = change(mutations__time=None, edges__metadata=None, edges__metadata_offset=None)
+    assert "time" not in table_file(path, "mutations.parquet").column_names
+    assert table_file(path, "edges.parquet").column_names == ["left", "right", "parent", "child"]
+
+
+def test_other_types_than_tskit_has_are_shown_as_they_are(change: Callable[..., Path]) -> None:
+    path = change(nodes__time=np.arange(5, dtype="i2"), sites__metadata=np.arange(4, dtype="i4"),
+                  sites__metadata_offset=np.array([0, 1, 1, 4], "u4"))
+    assert table_file(path, "nodes.parquet")["time"].to_pylist() == [0, 1, 2, 3, 4]
+    assert table_file(path, "sites.parquet")["metadata"].to_pylist() == [[0], [], [1, 2, 3]]
+
+
+def test_appended_stores_have_tables_of_their_own(trees: Path) -> None:
+    trees.write_bytes(trees.read_bytes() * 2)
+    assert_table(trees, "nodes")
+    assert_table(trees, "sites", "appended/1/")
+    container = open_path(trees)
+    assert texts_of(container)[b"appended/1/format/name"].key == b"format/name"
+    assert list(container.check()) == []
+
+
+def documents_in(path: Path) -> dict[str, list[Any]]:
+    """The metadata of rows that a tree with views shows as JSON lines."""
+    with open_tree(path, views="jsonl") as tree:
+        files = {place: node for place, node in tree.walk("/") if place.endswith("/metadata.jsonl")}
+        return {place: [json.loads(row) for row in whole(file).splitlines()] for place, file in files.items()}
+
+
+def test_metadata_of_rows_are_lines_where_the_schema_says_json(trees: Path) -> None:
+    rows = [row.metadata for row in tskit.TableCollection.load(trees).nodes]
+    assert documents_in(trees) == {"/nodes/metadata.jsonl": rows}
+    with open_tree(trees) as tree:
+        assert not [place for place, _ in tree.walk("/") if place.endswith("metadata.jsonl")]
+
+
+def test_rows_without_metadata_or_with_broken_ones(change: Callable[..., Path]) -> None:
+    """tskit takes no bytes for an empty object, and refuses what is not JSON."""
+    rows = [b"", b'{"n": [1,\n2]}', b"{", b"\xff", b"7"]
+    path = change(
+        nodes__metadata=np.frombuffer(b"".join(rows), np.uint8),
+        nodes__metadata_offset=np.cumsum([0, *map(len, rows)], dtype="u4"),
+    )
+    assert documents_in(path) == {"/nodes/metadata.jsonl": [{}, {"n": [1, 2]}, "{", "\ufffd", 7]}
+    assert tskit.TableCollection.load(path).nodes[0].metadata == {}
+
+
+def test_offsets_that_do_not_fit_cost_the_lines(change: Callable[..., Path]) -> None:
+    assert documents_in(change(nodes__metadata_offset=np.zeros(4, "u4"))) == {}
+    path = change(nodes__metadata_offset=np.array([0, 9, 1, 2, 3, 21], "u4"))
+    with open_tree(path, views="jsonl") as tree, pytest.raises(Damaged):
+        tree.file("/nodes/metadata.jsonl").read(0, 10)

@@ -141,18 +141,6 @@ def test_latent_actions_have_a_dtype_by_convention() -> None:
         assert guessed(container, block, arrays[block].tobytes()) is None
 
 
-def test_shapes_without_axes_with_no_values_and_with_many_axes() -> None:
-    container = opened(blocks_of({
-        "signal/scalar": ramp("i2"), "signal/nothing": b"", "signal/deep": ramp("u1", 2, 1, 3, 2),
-        "meta/channels": channels(
-            {"id": "scalar", "dtype": "i16", "shape": None}, {"id": "nothing", "dtype": "f32", "shape": [0]},
-            {"id": "deep", "dtype": "u8", "shape": [2, 1, 3, 2]},
-        ),
-    }))
-    shapes = {name: array_of(container, f"signal/{name}").shape for name in ("scalar", "nothing", "deep")}
-    assert shapes == {"scalar": (STEPS,), "nothing": (STEPS, 0), "deep": (STEPS, 2, 1, 3, 2)}
-
-
 def test_borrowed_descriptions_must_agree_with_the_length() -> None:
     # As u8 [2] the actions would be four times the steps.
     content = only(opened(channels_of({"arm": ramp("u1", 2)}, **{"action/arm": ramp("f4", 2)})), "action/arm")
@@ -269,29 +257,11 @@ def test_an_unknown_codec_is_damage_of_that_block() -> None:
         content.data.whole()
 
 
-def test_names_are_split_at_every_slash_and_keep_their_bytes() -> None:
-    names = [b"a", b"a/b", b"a//b", b"/a", b"a/", b"..", b"\xff/\n", "é/e\u0301".encode(), b"x\0y"]
-    *members, _ = opened(blocks_of(dict(zip(names, names, strict=True))), has_metadata=False).root.members()
-    assert [member.name for member in members] == [tuple(name.split(b"/")) for name in names]
-    assert [member.content.key for member in members] == names
-
-
 def test_two_blocks_of_one_name_come_in_the_order_of_the_index() -> None:
-    def fill(writer: WShardWriter) -> None:
-        writer.add("x", b"first")
-        writer.add("x", b"second")
-
-    container = opened(fill)
+    container = opened(lambda writer: [writer.add("x", b"first"), writer.add("x", b"second")])
     found = contents_of(container.root)[b"x"]
     assert [content.data.whole() for content in found if isinstance(content, Blob)] == [b"first", b"second"]
     assert faults_of(container) == {"x": "is the name of several blocks"}
-
-
-def test_an_episode_of_no_steps_and_a_file_of_no_blocks() -> None:
-    container = opened(channels_of({"x": np.zeros((0, 3), "<f4")}, reward=np.zeros(0, "<f4")))
-    assert array_of(container, "signal/x").shape == (0, 3)
-    assert faults_of(container) == {}
-    assert list(opened(lambda writer: None, has_metadata=False).root.members()) == []
 
 
 STREAMED = {"signal/pos": RNG.random((150, 7), "<f4"), "signal/cam/rgb": RNG.integers(0, 255, (150, 6, 5, 3), "u1"),

@@ -20,7 +20,6 @@ ENTRY_FIELDS = ("name_hash", "name_offset", "name_len", "flags", "offset", "stor
 
 
 def made(fill: Callable[[WShardWriter], None], name: str = "made.wshard", **options: Any) -> bytes:
-    """The bytes of a file that ``fill`` puts blocks into."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, name)
         with WShardWriter(path, **options) as writer:
@@ -61,7 +60,6 @@ def with_header(data: bytes, **changed: Any) -> bytes:
 
 
 def entry_of(data: bytes, name: str) -> tuple[int, dict[str, int]]:
-    """Where the entry of a block is, and its fields."""
     header = header_of(data)
     for number in range(header["count"]):
         place = HEADER.size + number * ENTRY.size
@@ -78,7 +76,6 @@ def with_entry(data: bytes, name: str, **changed: int) -> bytes:
 
 
 def with_flipped(data: bytes, name: str, position: int = 0) -> bytes:
-    """One bit of a block's stored bytes changed."""
     place = entry_of(data, name)[1]["offset"] + position
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
