@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import struct
 from collections.abc import Sequence
 
@@ -17,8 +16,6 @@ from glassfs.settings import settings
 from glassfs.tree import Node
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Access, FixedDirectory, Origin, Symlink
-from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import operations_of
 from tests.mount_unit.protocol import (
     ANSWERED,
     BATCH_FORGET,
@@ -28,15 +25,9 @@ from tests.mount_unit.protocol import (
     GETXATTR,
     LISTXATTR,
     LOOKUP,
-    OPEN,
-    OPENDIR,
-    OWN,
     READDIRPLUS,
     READLINK,
-    RELEASEDIR,
-    STATFS,
     Attr,
-    Caller,
     attr_of,
     entry_of,
     folder,
@@ -44,8 +35,7 @@ from tests.mount_unit.protocol import (
     kernel_over,
     links,
 )
-from tests.tree.made import made
-from tests.tree.trees import origin, sources_of
+from tests.tree.trees import origin
 
 pytestmark = pytest.mark.usefixtures("made_format")
 
@@ -68,19 +58,6 @@ def test_lookup() -> None:
     assert kernel.look_up(kernel.find("/dir"), "none")[:3] == (0, 0, settings.cached)
 
 
-def test_generation_is_one_for_a_mount_and_differs_from_mount_to_mount() -> None:
-    """The kernel keeps 32 bits of it, compares all 64, and takes a node with another one for another file."""
-    generations = set()
-    for _ in range(2):
-        kernel = kernel_of()
-        seen = {kernel.look_up(ROOT, name).generation for name in ("big.bin", "dir", "rows.jsonl")}
-        listed = kernel.list_all(ROOT, 4096) + kernel.list_all(kernel.find("/dir"), 4096)
-        seen |= {one.entry.generation for one in listed if one.entry and one.entry.ident}
-        assert len(seen) == 1 and max(seen) < 1 << 32
-        generations |= seen
-    assert len(generations) == 2
-
-
 def test_lookups_of_dots_find_nothing() -> None:
     """With FUSE_EXPORT_SUPPORT, the kernel would look up file handles of nodes that it has forgotten by these names."""
     assert not wire.ACCEPTED & 1 << 4
@@ -89,21 +66,6 @@ def test_lookups_of_dots_find_nothing() -> None:
     for name in (b".\0", b"..\0"):
         assert entry_of(kernel.bytes_of(LOOKUP, found, name)).ident == 0
         assert kernel.ask(LOOKUP, found + 1000, name) == errno.ESTALE
-
-
-def test_attributes() -> None:
-    kernel = kernel_of("uid=5", "gid=6", "umask=077")
-    found = kernel.look_up(ROOT, "big.bin")
-    body = kernel.bytes_of(GETATTR, found.ident, bytes(16))
-    assert len(body) == 104
-    seconds, nanoseconds, padding = struct.unpack_from("=QII", body)
-    assert (seconds, nanoseconds, padding) == (settings.cached, 0, 0)
-    assert attr_of(body[16:]) == found.attr
-    assert (found.attr.uid, found.attr.gid, found.attr.mode) == (5, 6, 0o100400)
-    assert kernel.look_up(ROOT, "dir").attr.mode == 0o040500
-    assert kernel_of("umask=0").look_up(ROOT, "big.bin").attr.mode == 0o100444  # never more than the source grants
-    seconds, nanoseconds, _ = struct.unpack_from("=QII", kernel.bytes_of(GETATTR, ROOT, bytes(16)))
-    assert (seconds, nanoseconds) == (0, settings.cached_unwatched * 10**9)
 
 
 @pytest.mark.parametrize("mtime_ns", [0, 1, 10**18 + 123_456_789, -1, -(10**9), -(10**18) - 5, 1 << 63])
@@ -131,12 +93,6 @@ def test_largest_owners_and_sizes() -> None:
     assert (found.uid, found.gid, found.mode) == ((1 << 32) - 2, (1 << 32) - 2, 0o100444)
 
 
-@pytest.mark.parametrize(("offset", "size"), [(0, 10), (5000, 300), (len(BIG) - 3, 100), (len(BIG), 1), (1 << 62, 9)])
-def test_reads(offset: int, size: int) -> None:
-    kernel = kernel_of()
-    assert kernel.read(kernel.find("/big.bin"), offset, size) == BIG[offset : offset + size]
-
-
 def test_reads_beyond_the_limit_are_refused() -> None:
     kernel = kernel_of()
     ident = kernel.find("/big.bin")
@@ -154,21 +110,6 @@ def test_links() -> None:
     assert kernel_of().ask(READLINK, ROOT) == errno.EINVAL
 
 
-def test_names_that_are_not_utf_8() -> None:
-    kernel = kernel_over(folder({"\udcff": Symlink("\udcff", 2, origin(), "x")}))
-    found = entry_of(kernel.bytes_of(LOOKUP, ROOT, b"\xff\0"))
-    assert kernel.operations.node(found.ident).name == "\udcff"
-
-
-def test_file_system() -> None:
-    body = kernel_of().bytes_of(STATFS, ROOT)
-    assert len(body) == 80
-    blocks, free, available, files, files_free, block, longest, fragment, *rest = struct.unpack("=5Q4I6I", body)
-    assert (blocks - 1) * fragment < 10_000 <= blocks * fragment
-    assert (free, available, files, files_free, set(rest)) == (0, 0, 0, 0, {0})
-    assert (block, longest) == (4096, 255)
-
-
 def test_extended_attributes() -> None:
     kernel = kernel_of()
     ident = kernel.find("/dir/a.npy")
@@ -184,29 +125,6 @@ def test_extended_attributes() -> None:
     assert kernel.ask(GETXATTR, ident, struct.pack("=II", 0, 0) + b"user.none\0") == errno.ENODATA
     for name in (b"security.selinux", b"system.posix_acl_access", b""):
         assert kernel.ask(GETXATTR, ident, struct.pack("=II", 0, 0) + name + b"\0") == errno.ENOTSUP
-
-
-def test_directories_are_opened_only_where_they_may_be_files() -> None:
-    kernel = kernel_of()
-    ident = kernel.find("/big.bin")
-    assert kernel.ask(OPEN, ident, bytes(8)) == errno.ENOSYS
-    assert kernel.ask(OPENDIR, ROOT, bytes(8)) == errno.ENOSYS
-    kernel.operations.has_presumed = True
-    handle, flags, _ = struct.unpack("=QII", kernel.bytes_of(OPENDIR, ROOT, bytes(8)))
-    assert (handle, flags) == (0, 2 | 8)  # FOPEN_KEEP_CACHE and FOPEN_CACHE_DIR
-    assert kernel.ask(RELEASEDIR, ROOT, bytes(24)) == b""
-
-
-def test_forget_releases_references() -> None:
-    kernel = kernel_of()
-    idents = [kernel.look_up(ROOT, name).ident for name in ("big.bin", "dir", "big.bin")]
-    kernel.sent.clear()
-    kernel.send(FORGET, idents[0], struct.pack("=Q", 1))
-    assert kernel.operations.inodes.held == 2
-    pairs = b"".join(struct.pack("=QQ", ident, 1) for ident in idents[1:])
-    kernel.send(BATCH_FORGET, 0, struct.pack("=II", 2, 0) + pairs)
-    assert (kernel.operations.inodes.held, len(kernel.operations.inodes)) == (0, 0)
-    assert kernel.sent == []  # FORGET has no reply
 
 
 OTHERS = [number for number in range(60) if number not in {*ANSWERED, FORGET, BATCH_FORGET}]
@@ -321,39 +239,3 @@ def test_entry_that_fails_leaks_no_reference(monkeypatch: pytest.MonkeyPatch) ->
 
 
 # What the mount shows of itself
-
-
-@pytest.mark.parametrize("names", [(), ("some",)], ids=["folder", "container"])
-def test_each_lookup_gives_a_new_status(names: tuple[str, ...]) -> None:
-    sources = sources_of(MemoryStore({"some": made(a=b"a")}), *names)
-    asked: list[int] = []
-
-    def status() -> dict[str, object]:
-        asked.append(1)
-        return {"count": len(asked), "long": "x" * (len(asked) * 1000)}
-
-    operations = operations_of(sources, status=status)
-    kernel = Caller(operations)
-    own = kernel.find(f"/{OWN}")
-    found = [kernel.look_up(own, "status.json") for _ in range(3)]
-    assert len({one.ident for one in found}) == 3
-    for number, one in enumerate(found):
-        assert one.entry_timeout == 0
-        text = kernel.read(one.ident, 0, 1 << 20)
-        assert isinstance(text, bytes)
-        assert len(text) == one.attr.size
-        assert json.loads(text)["count"] == number + 1
-    listed = kernel.list_all(own, 4096)
-    _, _, readme, status_file, _ = listed
-    assert readme.entry is not None and readme.name == "README" and readme.entry.ident != 0
-    assert status_file.entry is not None and (status_file.name, status_file.entry.ident) == ("status.json", 0)
-    kernel.check()
-    kernel.forget_all()
-
-
-def test_requests_are_counted_by_kind() -> None:
-    kernel = kernel_of()
-    kernel.find("/dir/inner")
-    kernel.ask(STATFS, ROOT)
-    kernel.ask(51, ROOT)
-    assert (kernel.answers.counts[LOOKUP], kernel.answers.counts[STATFS], sum(kernel.answers.counts)) == (2, 1, 4)

@@ -86,20 +86,6 @@ def test_threads_at_once_leave_nothing(scale: Scale) -> None:
 # What it costs
 
 
-def test_walk_adds_one_entry_per_directory() -> None:
-    root = folder_of(2000)
-    kernel = Kernel(operations_over(lambda: root))
-    found = kernel.list(ROOT)
-    assert len(found) == 4001  # with .glassfs
-    assert len(kernel.operations.inodes) == 2
-    for number in range(3):
-        kernel.list(found[f"dir{number}"])
-    assert len(kernel.operations.inodes) == 5
-    assert len({*kernel.held}) == 4004
-    kernel.forget_all()
-    assert len(kernel.operations.inodes) == 0
-
-
 def test_released_runs_leave_the_table() -> None:
     root = FixedDirectory("", 1, origin(), {"a": Symlink("a", 2, origin(), "b"), "b": Symlink("b", 3, origin(), "a")})
     operations = operations_over(lambda: root)
@@ -165,27 +151,6 @@ def test_ids_that_are_all_in_use_are_seldom_given_up(monkeypatch: pytest.MonkeyP
     assert 40 <= given_up <= 60
 
 
-# Versions
-
-
-@pytest.mark.parametrize("name", ["a.bin", "parts", "parts/part"])
-def test_replaced_part_makes_ids_stale(name: str) -> None:
-    """Also where the nodes have to be made anew, from a directory that shows the next version by now."""
-    store = MemoryStore({"c": made(a=b"a", parts=["part"]), "part": b"old"})
-    sources, kernel = served(store)
-    if name == "parts/part":
-        name = "parts/part.bin"
-    ident = kernel.find(f"/c/{name}")
-    kernel.operations.inodes.drop_nodes()
-    store.put("part", b"newer")
-    notify_kernel(sources, kernel)
-    with pytest.raises(Changed):
-        kernel.operations.node(ident)
-    assert kernel.find(f"/c/{name}") != ident
-    with pytest.raises(Changed):
-        kernel.operations.node(ident)
-
-
 def test_ids_give_no_node_of_another_version() -> None:
     """Whatever the directory says: a node belongs to the identity that its id was given out for."""
     versions = [folder_of(3, "one"), folder_of(3, "two")]
@@ -216,6 +181,9 @@ def test_ids_give_no_node_of_another_version() -> None:
     assert kernel.read(again) == b"1"
     with pytest.raises(Changed):
         kernel.operations.node(ident)
+
+
+# Versions
 
 
 def test_only_ids_that_the_kernel_knows_are_given_up() -> None:

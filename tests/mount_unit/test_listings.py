@@ -17,34 +17,14 @@ from glassfs.tree import Directory
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Symlink
 from tests.mount_unit.protocol import (
-    DIRECTORY,
     OWN,
-    REGULAR,
     folder,
-    kernel_of,
     kernel_over,
     links,
 )
 from tests.tree.trees import origin
 
 pytestmark = pytest.mark.usefixtures("made_format")
-
-
-def test_listings_are_complete_with_types() -> None:
-    kernel = kernel_of()
-    listed = kernel.list_all(ROOT, 4096)
-    assert [(one.name, one.type) for one in listed] == [
-        (".", DIRECTORY), ("..", DIRECTORY), (OWN, DIRECTORY), ("dir", DIRECTORY), ("big.bin", REGULAR),
-        ("bad.bin", REGULAR), ("rows.jsonl", REGULAR),
-    ]
-    kernel.check()
-    for one in listed[2:]:
-        if one.entry and one.entry.ident:
-            found = kernel.look_up(ROOT, one.name)
-            assert (found.ident, found.attr, found.timeout) == (one.entry.ident, one.entry.attr, one.entry.timeout)
-            assert one.ino == found.attr.ino
-    assert [one.entry.ident for one in listed[:2] if one.entry] == [0, 0]
-    kernel.forget_all()
 
 
 @pytest.mark.parametrize("is_settled", [True, False])
