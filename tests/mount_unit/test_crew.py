@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -15,7 +13,7 @@ from glassfs.mount.engines.crew import Shares
 from glassfs.mount.engines.wire import Opcode
 from tests.conftest import Scale
 from tests.mount_unit.crews import Bench, progress
-from tests.waiting import wait_for, wait_until
+from tests.waiting import wait_until
 
 LONG = 1 << 20
 SHARES = Shares()
@@ -46,43 +44,6 @@ def test_hanging_requests_leave_others_answered(
     wait_until(lambda: not bench.crew.is_crowded)
 
 
-def test_deferred_requests_cost_the_others_little(bench: Bench) -> None:
-    bench.hang(1)
-    bench.wait_for_deferral(bench.ask(Opcode.READ, 1, 1000))
-    asked = bench.asked
-    bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2))
-    wait_until(lambda: sum(bench.busy.values()) == bench.busy["1", True])
-    assert bench.asked - asked <= 10 * SHARES.volume
-
-
-def test_deferred_requests_begin_in_order() -> None:
-    """With one reader at a time, so that no thread can be late between taking a request and answering it."""
-    bench = Bench(Shares(free=2, volume=1))
-    bench.crew.start()
-    bench.hang(1)
-    hanging = bench.ask(Opcode.READ, 1, 200)
-    bench.wait_for_deferral(hanging)
-    before = len(bench.begun)
-    queued = [task.unique for waiting in bench.crew._queues.values() for task in waiting]
-    bench.gates["1"].set()
-    bench.wait_for_answers(hanging)
-    assert bench.begun[before:] == queued
-    bench.close()
-
-
-@pytest.mark.usefixtures("quick_switches")
-def test_each_request_is_answered_once(bench: Bench, scale: Scale) -> None:
-    asked = []
-    for _ in range(scale(5, 50)):
-        bench.hang(1)
-        asked += bench.ask(Opcode.READ, 1, 70) + bench.ask(Opcode.LOOKUP, 1, 20) + bench.ask(Opcode.READ, 2, 70)
-        bench.wait(lambda: bench.busy["1", True] > 0)
-        bench.release(1)
-        asked += bench.ask(Opcode.READ, 1, 70, size=LONG)
-    bench.wait_for_answers(asked)
-    assert bench.answered == Counter(asked)
-
-
 @pytest.mark.usefixtures("quick_switches")
 def test_no_deferred_request_is_forgotten(scale: Scale) -> None:
     """One is deferred just as those before it are done: no later request would take it along."""
@@ -92,20 +53,6 @@ def test_no_deferred_request_is_forgotten(scale: Scale) -> None:
         bench.wait_for_answers(bench.ask(Opcode.READ, 1, 6) + bench.ask(Opcode.LOOKUP, 1, 2))
     bench.close()
     assert bench.most["1", True] <= 3
-
-
-def test_deferred_requests_begin_when_another_is_done() -> None:
-    bench = Bench(Shares(free=2, user=6))
-    bench.crew.start()
-    for volume in range(1, 7):
-        bench.hang(volume)
-        bench.ask(Opcode.READ, volume)
-        wait_until(lambda volume=volume: sum(bench.busy.values()) == volume)  # type: ignore[misc]
-    waiting = bench.ask(Opcode.LOOKUP, 9, 20)
-    wait_until(lambda: bench.deferred == 20)
-    bench.release(3)
-    bench.wait_for_answers(waiting)
-    bench.close()
 
 
 class Shortage:
@@ -146,26 +93,6 @@ def test_shortage_of_threads_loses_no_request(
     bench.release(1)
     bench.wait_for_answers(hanging)
     assert set(bench.answered.values()) == {1}
-
-
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "no memory")])
-def test_thread_without_memory_loses_no_request(bench: Bench, error: Exception) -> None:
-    bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2))
-    failed = threading.Event()
-
-    def fail() -> None:
-        failed.set()
-        raise error
-
-    bench.make_state = fail
-    bench.hang(1)
-    hanging = bench.ask(Opcode.READ, 1, SHARES.idle + 5, size=LONG)
-    wait_for(failed)
-    others = bench.ask(Opcode.LOOKUP, 2, 10)
-    bench.make_state = lambda: None
-    bench.wait_for_answers(others)
-    bench.release(1)
-    bench.wait_for_answers(hanging)
 
 
 @pytest.mark.parametrize("place", ["_answer", "_leave", "_fits", "_take"])
