@@ -12,28 +12,18 @@ from glassfs.mount.system import is_dead, mount_at, raise_read_ahead, real_path,
 from glassfs.source import mountinfo
 
 TABLE = r"""21 26 0:19 / /sys rw,nosuid shared:7 - sysfs sysfs rw
-60 26 0:50 / /mnt/a\040b rw,nosuid,nodev - fuse.glassfs /data/run\0401.kdb ro,user_id=1000,group_id=1000
 61 26 0:51 / /mnt/stack rw - tmpfs tmpfs rw
 62 61 0:52 / /mnt/stack ro master:1 propagate_from:2 - fuse.glassfs glass\134fs ro,user_id=0
 """
 
 
-@pytest.fixture
-def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def test_only_topmost_mounts_of_glassfs_are_unmounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mountinfo"
     path.write_text(TABLE)
     monkeypatch.setattr(mountinfo, "MOUNTS", str(path))
-    return path
-
-
-def test_topmost_mount_counts(table: Path) -> None:
     found = mount_at("/mnt/stack")
-    assert found is not None
-    assert found.file_system == "fuse.glassfs"
+    assert found is not None and found.file_system == "fuse.glassfs"
     assert mount_at("/mnt") is None
-
-
-def test_only_glassfs_mounts_are_unmounted(table: Path) -> None:
     with pytest.raises(MountError, match="/sys: is not a glassfs mount but sysfs"):
         unmount("/sys")
     with pytest.raises(MountError, match="nothing is mounted there"):
@@ -54,10 +44,7 @@ def test_links_that_lead_to_a_path_are_resolved(tmp_path: Path) -> None:
     assert real_path(os.path.relpath(tmp_path / "real")) == str(tmp_path / "real")
 
 
-def test_folder_is_no_dead_mount(tmp_path: Path) -> None:
+def test_what_is_not_mounted_is_neither_dead_nor_reads_ahead(tmp_path: Path) -> None:
     assert not is_dead(str(tmp_path))
     assert not is_dead(str(tmp_path / "missing"))
-
-
-def test_read_ahead_failure_is_reported() -> None:
     assert raise_read_ahead("99999:1", 1 << 20) is False
