@@ -12,6 +12,7 @@ import pytest
 
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
+from tests.mount.mounts import bytes_below
 from tests.optional import without
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("as_root")]
@@ -32,12 +33,6 @@ def served(words: Sequence[str | Path], at: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", at], check=True)
-
-
-def bytes_below(path: Path) -> dict[str, bytes]:
-    """Return all files but those of glassfs itself, whose status differs each time."""
-    files = (file for file in path.rglob("*") if ".glassfs" not in file.parts and not file.is_symlink())
-    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 
 
 @needs("bindfs")

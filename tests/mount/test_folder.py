@@ -145,7 +145,7 @@ def test_several_sources(mounted: Mounted, folder: Path, gallery: Gallery, tmp_p
         assert (value_of(mount.path / "top.kas"), value_of(mount.path / other)) == (1.0, 7.0)
         assert listing(mount, "run.kdb/episodes") == ["0"]
         data = (mount.path / gallery.folder.name / "store.kas/big.npy").read_bytes()
-        assert data == gallery.exact()["store.kas/big.npy"]
+        assert data == gallery.files["store.kas/big.npy"]
         assert mount.status()["sources"] == list(map(str, sources))
 
 

@@ -54,7 +54,7 @@ def test_options_together(mounted: Mounted, store: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("size", ["0", "1M"])
 def test_tiny_cache_serves_all_files(mounted: Mounted, gallery: Gallery, size: str) -> None:
     """Blocks pass through spool files, for four readers at a time."""
-    files = gallery.exact()
+    files = gallery.files
     with mounted(gallery.folder, options=[f"cache_size={size}"]) as mount, ThreadPoolExecutor(4) as threads:
         shown = threads.map(lambda path: (mount.path / path).read_bytes(), [*files, *reversed(files)])
         for path, data in zip([*files, *reversed(files)], shown, strict=True):
@@ -98,7 +98,7 @@ def test_spool_folder_is_used_and_left_empty(mounted: Mounted, gallery: Gallery,
     option = str(spool).replace(",", "\\,")
     with mounted(gallery.folder / "episode.wshard", options=[f"cache_size=1M,spool={option}"]) as mount:
         with (mount.path / "signal/cloud.npy").open("rb") as file:
-            assert file.read() == gallery.exact()["episode.wshard/signal/cloud.npy"]
+            assert file.read() == gallery.files["episode.wshard/signal/cloud.npy"]
             assert any(name.startswith(str(spool)) and name.endswith("(deleted)") for name in mount.open_files())
         assert os.listdir(spool) == []
         assert mount.status()["cache"]["used"] <= 1 << 20
