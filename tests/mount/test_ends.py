@@ -1,8 +1,7 @@
-"""Mounts that end under load: readers get right bytes or an error, and nothing is left behind."""
+"""Mounts that end leave nothing behind, at whatever moment."""
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -14,16 +13,11 @@ import pytest
 from writers.wshard import WShardWriter
 
 from tests.conftest import Scale
-from tests.mount.changing import Readers, shows, write
 from tests.mount.conftest import Mounted
-from tests.mount.connections import Connection
 from tests.mount.gallery import npy
 from tests.mount.mounts import COMMAND, PATIENCE, is_mounted, is_running, processes_with
 from tests.waiting import wait_until
 
-READERS = 16
-GONE = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.ENOENT, errno.ENODEV, errno.EINTR)
-"""Errors when a mount ends; ENOENT comes from the empty mount point."""
 VIDEO = np.random.default_rng(3).integers(0, 5, (400, 5_000), np.uint8)
 
 
@@ -31,40 +25,8 @@ VIDEO = np.random.default_rng(3).integers(0, 5, (400, 5_000), np.uint8)
 def video(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("ends") / "video.wshard"
     with WShardWriter(path, codec="zstd") as writer:
-        for number in range(8):
-            writer.add_channel(f"c{number}", VIDEO + number)
+        writer.add_channel("video", VIDEO)
     return path
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, "abort"])
-def test_end_under_load(mounted: Mounted, tmp_path: Path, end: signal.Signals | str) -> None:
-    """All readers get errors, the daemon ends, and a new mount at the same path shows everything."""
-    if end == "abort" and os.geteuid() != 0:
-        pytest.skip("only root can cut a connection")
-    path, point = tmp_path / "changing", tmp_path / "mnt"
-    write(path, 7, "compressed")
-    point.mkdir()
-    shown = point / "signal/data.npy"
-    with mounted(path, at=point, options=["cache_size=1M"]) as mount:
-        with Readers(shown, direct=False, count=8) as cached, Readers(shown, direct=True, count=8) as direct:
-            wait_until(lambda: min(cached.seen["7"], direct.seen["7"]) > READERS)
-            if isinstance(end, signal.Signals):
-                os.kill(mount.pid, end)
-            else:
-                Connection(mount.path).abort()
-            wait_until(lambda: not is_running(mount.pid))
-            cached.wait_for_rounds()
-            direct.wait_for_rounds()
-        gone = {errno.errorcode[number] for number in GONE}
-        for readers in (cached, direct):
-            assert set(readers.wrong) <= gone and set(readers.seen) <= {"7", *gone}
-        if end != signal.SIGKILL:
-            wait_until(lambda: not is_mounted(point))
-            assert os.listdir(point) == []
-        with mounted(path, at=point):
-            assert shows(shown, 7)()
-        assert not is_mounted(point)
 
 
 WAITS_FOR_ITSELF = """
@@ -129,7 +91,7 @@ def test_mounts_leave_nothing(
     before = processes_with(tmp_path), sorted(os.listdir(tmp_path))
     for number in range(scale(3, 6, 1000)):
         with mounted(video, at=point, options=options, foreground=foreground) as mount:
-            assert (point / f"signal/c{number % 8}.npy").read_bytes() == npy(VIDEO + number % 8)
+            assert (point / "signal/video.npy").read_bytes() == npy(VIDEO)
             if number % 2:
                 os.kill(mount.pid, signal.SIGTERM)
                 wait_until(lambda: not is_mounted(point))

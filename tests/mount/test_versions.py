@@ -1,4 +1,4 @@
-"""Descriptors that stay open while a container is replaced give the bytes of the opened version, or ESTALE."""
+"""A container that is replaced: open descriptors give the bytes of their version, or ESTALE; fresh openings succeed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.conftest import Scale
-from tests.mount.changing import HEADER, write
+from tests.mount.changing import GIVEN_UP_SECONDS, HEADER, REFUSALS, write
 from tests.mount.conftest import Mounted
 from tests.mount.mounts import PATIENCE, is_running, opened
 from tests.waiting import wait_until
@@ -94,9 +94,39 @@ def assert_version_or_stale(descriptor: int, version: int) -> None:
             assert set(data) <= {version}
 
 
-@pytest.mark.parametrize("in_folder", [
-    pytest.param(True, id="in a folder"), pytest.param(False, id="alone", marks=pytest.mark.slow),
+@pytest.mark.slow
+@pytest.mark.parametrize("is_entered", [
+    pytest.param(False, id="files", marks=pytest.mark.slow), pytest.param(True, id="folders"),
 ])
+def test_replaced_versions_are_given_up(
+    mounted: Mounted, tmp_path: Path, is_entered: bool, scale: Scale,
+) -> None:
+    """Opening by path right after each replacement succeeds; reading may meet the next version."""
+    (tmp_path / "folder").mkdir()
+    container, versions = tmp_path / "folder/c.kas", []
+    for number in range(8):
+        with KastoreWriter(container) as store:
+            store.add("array", [float(number)] * 4)
+            store.add("inner/array", [float(number)])
+        versions.append(container.read_bytes())
+    with mounted(tmp_path / "folder") as mount:
+        shown = mount.path / "c.kas"
+        path = shown / "inner/array.npy" if is_entered else shown / "array.npy"
+        for number in range(scale(500, 2_000, 20_000)):
+            (tmp_path / "new").write_bytes(versions[number % 8])
+            (tmp_path / "new").rename(container)
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.read(descriptor, 1 << 10)
+            except OSError as error:
+                assert error.errno in REFUSALS
+            finally:
+                os.close(descriptor)
+        wait_until(lambda: not mount.deleted_files(), GIVEN_UP_SECONDS, "the end of replaced versions")
+        assert mount.descriptors() <= 40
+
+
+@pytest.mark.parametrize("in_folder", [True, False], ids=["in a folder", "alone"])
 def test_attributes_follow_those_of_the_container(
     mounted: Mounted, tmp_path: Path, in_folder: bool,
 ) -> None:
