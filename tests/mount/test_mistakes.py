@@ -62,8 +62,6 @@ def here(store: Path, at: Path, tmp_path: Path) -> Path:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "empty.kas").write_bytes(b"")
     (tmp_path / "damaged.kas").write_bytes(store.read_bytes()[:100])
-    if store.parent != tmp_path:
-        (tmp_path / "some.kas").write_bytes(store.read_bytes())
     (tmp_path / "full/a/b").mkdir(parents=True)
     (tmp_path / "link").symlink_to("full/a/b")
     return tmp_path
@@ -135,15 +133,6 @@ def test_unreadable_source(fuse: None, public_folder: Path, store: Path) -> None
         [*COMMAND, "mount", path, public_folder / "mnt"], capture_output=True, text=True, check=False, user=NOBODY,
     )
     assert_one_sentence(done, path, "this user may not read it")
-
-
-@pytest.mark.slow
-def test_usage(fuse: None, store: Path) -> None:
-    """A wrong command line has status 2."""
-    for words in (["mount"], ["mount", "-f"], ["mount", "--colour", store, "/mnt"], ["umount"], ["munt", store]):
-        done = glassfs(*words)
-        assert done.returncode == 2
-        assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.usefixtures("as_root")
