@@ -6,6 +6,8 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,8 +16,9 @@ from glassfs.datasets.joined import open_sources
 from glassfs.errors import Changed, NotADirectory
 from glassfs.formats import registry
 from glassfs.mount import operations as operations_module
+from glassfs.mount import status as module
 from glassfs.mount.inodes import ROOT
-from glassfs.mount.status import ListedOmissions
+from glassfs.mount.status import ListedOmissions, StatusText
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
 from glassfs.tree import Node
@@ -24,7 +27,7 @@ from glassfs.tree.containers.lease import Location
 from glassfs.tree.nodes import FixedDirectory
 from glassfs.tree.omissions import LONGEST, OMITTED, Omission, as_attributes
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import Kernel, notify_kernel, operations_of, operations_over, served
+from tests.mount_unit.kernel import Kernel, nodes_of, notify_kernel, operations_of, operations_over, served
 from tests.mount_unit.protocol import members
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import origin
@@ -126,6 +129,21 @@ def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Changed):
         operations.look_up(container, "a.bin")
     assert operations.inodes.held == held
+
+
+def test_changed_permissions_show_in_a_container_that_is_the_root() -> None:
+    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"})})
+    sources, kernel = served(store, "c")
+    operations = kernel.operations
+    paths = {"/a.bin": 0o100400, "/d": 0o040500, "/d/b.bin": 0o100400}
+    idents = {path: kernel.find(path) for path in paths}
+    store.set_permissions("c", 0o600)
+    stale = [operations.stale([place]) for place in sources.refresh()]
+    assert set(idents.values()) <= {ident for one in stale for ident in nodes_of(one)}
+    for path, mode in paths.items():
+        assert operations.attributes(idents[path])[0].mode == mode
+        assert kernel.find(path) != idents[path]  # its bytes may have changed, and the kernel keeps the pages of an id
+    assert operations.attributes(ROOT)[0].mode == 0o040500
 
 
 def test_recently_changed_folders_are_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,3 +301,38 @@ def test_collected_omissions_are_bounded_and_replaced() -> None:
 def test_attributes_fit_into_what_linux_allows() -> None:
     found = as_attributes([Omission("é" * 120, "kind: " + "ü" * 2_000)] * 1_000)[OMITTED]
     assert LONGEST < len(found) < 1 << 16 and found.decode()
+
+
+# The text of the status file
+
+
+class Status:
+    """A status that takes ``cost`` seconds to make, and ``slow`` seconds the first time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cost: float, slow: float | None = None) -> None:
+        self.made = 0
+        self.now = self.used = 0.0
+        self._cost = cost
+        self._slow = cost if slow is None else slow
+        fake = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: self.used)
+        monkeypatch.setattr(module, "time", fake)
+
+    def __call__(self) -> dict[str, Any]:
+        self.made += 1
+        self.used += self._cost if self.made > 1 else self._slow
+        return {"made": self.made}
+
+
+def test_status_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = Status(monkeypatch, settings.status_quick / 2, slow=100 * settings.status_quick)
+    text = StatusText(status)
+    assert [json.loads(text())["made"] for _ in range(3)] == [1, 2, 3]
+
+
+def test_status_that_takes_long_is_made_for_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = Status(monkeypatch, 0.25)
+    text = StatusText(status)
+    for number in range(400):
+        status.now = number / 16
+        assert json.loads(text())["made"] == status.made
+    assert status.used == pytest.approx(25 / 10 + 0.25)  # the first one is followed by another

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.options import WrongValue, connection_from
 
 
-def test_values() -> None:
+def test_values(tmp_path: Path) -> None:
     assert MountOptions.parse(()) == MountOptions.parse(("",)) == MountOptions()
     assert MountOptions().cache_size == 256 << 20
     options = MountOptions.parse((
@@ -26,6 +27,10 @@ def test_values() -> None:
     assert MountOptions.parse(("uid=1,uid=2",)).uid == 2
     assert MountOptions.parse(("allow_other,nonempty", "debug")).flags == {"allow_other", "nonempty", "debug"}
     assert not MountOptions.parse(("catalogue=yes,catalogue=no",)).catalogue
+    spool = tmp_path / "a,b\\c"
+    spool.mkdir()
+    escaped = str(spool).replace("\\", "\\\\").replace(",", "\\,")
+    assert MountOptions.parse((f"spool={escaped},uid=1",)) == MountOptions(uid=1, spool=str(spool))
 
 
 @pytest.mark.parametrize("option", [
