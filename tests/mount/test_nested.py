@@ -1,7 +1,8 @@
-"""Containers inside containers, mounted: the same files as beside them, and one version with the outer file."""
+"""Containers inside containers, and models in shards, mounted: versions and attributes are those of all files."""
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from writers.safetensors import packed, write_safetensors, write_sharded
 
 import glassfs as library
 from glassfs.filesystem import GlassfsFileSystem
@@ -19,8 +21,6 @@ from tests.formats.npz_files import npy, saved, zipped
 from tests.mount.conftest import Mounted
 from tests.mount.mounts import bytes_below, opened
 from tests.waiting import wait_until
-
-pytestmark = pytest.mark.slow
 
 INNER = {
     "a.kdb": (DATA / "kinodb/cli_jpeg85.kdb").read_bytes(), "b.trees": (DATA / "kastore/small.trees").read_bytes(),
@@ -46,6 +46,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
+@pytest.mark.slow
 def test_files_are_those_of_the_containers_alone(mounted: Mounted, folder: Path, tmp_path: Path) -> None:
     with mounted(folder, options=["cache_size=8M"]) as mount:
         expected = {name: bytes_below(mount.path / name) for name in INNER if name != "c/deep.npz"}
@@ -65,6 +66,7 @@ def test_files_are_those_of_the_containers_alone(mounted: Mounted, folder: Path,
             assert (mount.path / ".glassfs/views/stored.npz/a.kdb" / view).read_bytes() == alone.read_bytes()
 
 
+@pytest.mark.slow
 def test_replaced_archive_shows_its_new_contents(mounted: Mounted, folder: Path) -> None:
     outer = folder / "stored.npz"
     with mounted(folder) as mount:
@@ -82,6 +84,7 @@ def test_replaced_archive_shows_its_new_contents(mounted: Mounted, folder: Path)
         wait_until(lambda: not path.exists())
 
 
+@pytest.mark.slow
 def test_library_opens_what_is_inside(folder: Path) -> None:
     alone = library.open(folder / "a.kdb")
     for outer in ("stored.npz", "deflated.npz"):
@@ -94,3 +97,48 @@ def test_library_opens_what_is_inside(folder: Path) -> None:
         noise = data["c/large.npz/noise"]
         assert np.array_equal(noise[5:9], np.random.default_rng(2).integers(0, 200, 600_000)[5:9])
         assert isinstance(noise.numpy().base, np.ndarray) or outer == "deflated.npz"
+
+
+ERROR = "user.glassfs.error"
+
+
+def test_missing_and_replaced_shards_show_in_a_mount(mounted: Mounted, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    index = write_sharded(folder, [{"a": np.ones(1)}, {"b": np.full(1, 2.0)}])
+    second = folder / "model-00002-of-00002.safetensors"
+    second.rename(tmp_path / "kept")
+    with mounted(folder) as mount:
+        tensors = mount.path / index.name / "tensors"
+        assert os.listdir(tensors) == ["a.npy"]
+        said = os.getxattr(tensors, ERROR)
+        assert said == b"model-00002-of-00002.safetensors: is missing, and with it 1 tensor: b"
+        with pytest.raises(FileNotFoundError):
+            os.stat(tensors / "b.npy")
+        (tmp_path / "kept").rename(second)
+        wait_until(lambda: sorted(os.listdir(tensors)) == ["a.npy", "b.npy"])
+        assert _values(tensors / "b.npy") == [2]
+        assert ERROR not in os.listxattr(tensors)
+        write_safetensors(tmp_path / "new", {"b": np.full(1, 3.0)})
+        (tmp_path / "new").rename(second)
+        wait_until(lambda: _values(tensors / "b.npy") == [3])
+        second.write_bytes(packed({"b": 7}))
+        wait_until(lambda: b"tensors/b: has no description" in _attribute(tensors))
+        assert (mount.path / f".glassfs/source/{index.name}").read_bytes() == index.read_bytes()
+    with mounted(index) as mount:
+        assert np.load(mount.path / "tensors/a.npy").tolist() == [1]
+
+
+def _values(path: Path) -> list[float] | None:
+    """Return the values of an array, None where the file that was opened is of a version that is replaced."""
+    try:
+        found: list[float] = np.load(path).tolist()
+    except OSError as error:
+        assert error.errno == errno.ESTALE
+        return None
+    return found
+
+
+def _attribute(path: Path) -> bytes:
+    os.listdir(path)
+    return os.getxattr(path, ERROR) if ERROR in os.listxattr(path) else b""
