@@ -12,11 +12,9 @@ import pytest
 
 from tests.formats.hdf5_files import (
     values,
-    write_aloha,
     write_everything,
     write_links,
     write_referring,
-    write_robomimic,
 )
 from tests.mount.conftest import Mounted
 from tests.remote.conftest import Serving, serving  # noqa: F401
@@ -42,25 +40,6 @@ def test_links_and_errors_are_seen_in_a_mount(mounted: Mounted, tmp_path: Path) 
         assert {one["name"] for one in met} == {"outside", "virtual", "external", "kind"}
         assert stat.S_IMODE((mount.path / ".glassfs/omitted.jsonl").stat().st_mode) == 0o400
         assert os.getxattr(mount.path / "a", "user.glassfs.omitted") == b""
-
-
-def test_folder_of_episodes_has_joined_rows(mounted: Mounted, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    write_robomimic(folder / "lift.hdf5")
-    write_aloha(folder / "episode_0.hdf5", is_compressed=True)
-    (folder / "bad.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(5_000))
-    with mounted(folder, options=["views=all"]) as mount:
-        rows = [json.loads(line) for line in (mount.path / "episodes.jsonl").read_text().splitlines()]
-        assert [(row["container"], row["position"], row["num_frames"]) for row in rows] == [
-            ("episode_0.hdf5", 0, 5), ("lift.hdf5", 0, 6), ("lift.hdf5", 1, 7), ("lift.hdf5", 2, 8),
-        ]
-        assert (mount.path / "lift.hdf5/episodes/1/index.html").stat().st_size > 100
-        assert (mount.path / "episode_0.hdf5/observations/images/top/000000.jpg").read_bytes()[:2] == b"\xff\xd8"
-        with pytest.raises(OSError, match=r"Stale|Not a directory"):
-            os.listdir(mount.path / "bad.h5")
-        wait_until((mount.path / "bad.h5").is_file)
-        assert os.getxattr(mount.path / "bad.h5", "user.glassfs.error")
 
 
 def test_bucket_is_read_like_a_folder(serving: Serving, tmp_path: Path) -> None:  # noqa: F811

@@ -105,14 +105,9 @@ def test_mount_inside_its_source_by_a_bind_mount(fuse: None, store: Path, tmp_pa
     assert_one_sentence(done, "inside", source)
 
 
-def test_mounted_already(mounted: Mounted, fuse: None, store: Path) -> None:
-    with mounted(store) as mount:
-        assert_refused(store, mount.path, "mounted there already", f"glassfs umount {mount.path}")
-        assert (mount.path / "array.npy").exists()
-
-
 def test_umount_of_a_mount_in_use(mounted: Mounted, store: Path) -> None:
     with mounted(store) as mount:
+        assert_refused(store, mount.path, "mounted there already", f"glassfs umount {mount.path}")
         with (mount.path / "array.npy").open("rb"):
             assert_one_sentence(glassfs("umount", mount.path), mount.path, "busy", "--lazy")
             assert is_mounted(mount.path)
