@@ -151,14 +151,6 @@ def test_files_of_a_mount_are_neither_containers_nor_in_its_source(gallery: Gall
     assert not mountinfo(at)
 
 
-@pytest.mark.parametrize("name", ["metrics", "log_file"])
-def test_metrics_and_log_need_a_folder(tmp_path: Path, gallery: Gallery, name: str) -> None:
-    (tmp_path / "mnt").mkdir()
-    for wrong in (tmp_path / "no/m.prom", tmp_path):
-        done = glassfs("mount", "-o", f"{name}={wrong}", gallery.folder, tmp_path / "mnt")
-        assert done.returncode == 2 and done.stderr.count("\n") <= 3 and f"option {name}" in done.stderr
-
-
 def test_sources_are_absolute_and_a_fault_is_one_line(mounted: Mounted, tmp_path: Path) -> None:
     folder = tmp_path / "robots"
     folder.mkdir()

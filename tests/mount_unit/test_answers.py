@@ -94,7 +94,7 @@ def test_reads_beyond_the_limit_are_refused() -> None:
 
 
 def test_links() -> None:
-    kernel = kernel_over(folder({"link": Symlink("link", 2, origin(), "../über/\udcff")}), "umask=077")
+    kernel = kernel_over(folder({"link": Symlink("link", 2, origin(), "../über/\udcff")}), umask=0o077)
     found = kernel.look_up(ROOT, "link")
     assert found.attr.mode == 0o120777
     assert kernel.ask(fuse.READLINK, found.ident) == "../über/".encode() + b"\xff"

@@ -35,10 +35,10 @@ from tests.tree.trees import origin
 pytestmark = pytest.mark.usefixtures("made_format")
 
 
-def kernel_of(*options: str) -> Kernel:
+def kernel_of() -> Kernel:
     kept = list(members())
     root = container_root(Group(b"", lambda: kept), origin())
-    return Kernel(operations_over(lambda: root, *options))
+    return Kernel(operations_over(lambda: root))
 
 
 # Over a container

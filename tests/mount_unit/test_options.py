@@ -99,6 +99,8 @@ def test_mount_options_are_unknown_for_urls() -> None:
     ("umask=888", "'888'"), ("umask=1000", "'1000'"),
     ("cache_size=lots", "'lots'"), ("cache_size=-1", "'-1'"), ("max_open=0", "'0'"), ("rw", "read-only"),
     ("spool=/none/such", "'/none/such' is not a directory"), ("spool", "name one"), ("spool=", "name one"),
+    ("metrics=/none/m.prom", "is not a file in a folder"), ("log_file=/none/log", "is not a file in a folder"),
+    ("metrics=/", "'/' is not a file"), ("log_file=/", "'/' is not a file"),
     ("allow_root", "only one of them"), ("catalogue", "is not yes or no"), ("catalogue=/tmp", "'/tmp'"),
 ])
 def test_wrong_options_are_named(option: str, reason: str) -> None:
