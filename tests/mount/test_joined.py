@@ -46,11 +46,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def queried(table: Path) -> list[tuple[str, int]]:
-    with duckdb.connect() as connection:
-        return [(name, position) for name, position in connection.execute(FAILED_RED.format(table)).fetchall()]
-
-
 def test_failed_episodes_whose_instruction_contains_a_word(
     mounted: Mounted, folder: Path, scale: Scale,
 ) -> None:
@@ -68,7 +63,9 @@ def test_failed_episodes_whose_instruction_contains_a_word(
     for _ in range(2):  # the second mount uses the catalogue
         with mounted(folder) as mount:
             table = mount.path / ".glassfs/views/episodes.parquet"
-            assert queried(table) == sorted(expected, key=lambda found: (os.fsencode(found[0]), found[1]))
+            with duckdb.connect() as connection:
+                found = connection.execute(FAILED_RED.format(table)).fetchall()
+            assert found == sorted(expected, key=lambda found: (os.fsencode(found[0]), found[1]))
             whole.append(table.read_bytes())
             assert len(whole[-1]) == table.stat().st_size
             assert mount.status()["open_containers"] == []

@@ -136,10 +136,6 @@ def test_names_of_any_bytes_are_those_of_the_library(mounted: Mounted, tmp_path:
 # Extended attributes and the status
 
 
-def attributes(path: Path) -> dict[str, bytes]:
-    return {name: os.getxattr(path, name) for name in os.listxattr(path)}
-
-
 def test_key_is_the_exact_original_name(shown: Mount, gallery: Gallery) -> None:
     assert b"caf\xe9/x" in gallery.keys.values()
     for path, key in gallery.keys.items():
@@ -149,7 +145,7 @@ def test_key_is_the_exact_original_name(shown: Mount, gallery: Gallery) -> None:
 def test_format_attribute_of_every_file(shown: Mount, gallery: Gallery) -> None:
     formats = {"kdb": b"kinodb", "wshard": b"wshard", "kas": b"kastore", "ikv": b"ikv", "idv": b"idv"}
     for path in gallery.files:
-        found = attributes(shown.path / path)
+        found = {name: os.getxattr(shown.path / path, name) for name in os.listxattr(shown.path / path)}
         if path == "notes.txt":
             assert found == {}
             continue

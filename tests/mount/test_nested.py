@@ -7,8 +7,10 @@ import os
 import pickle
 import shutil
 import zipfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -99,7 +101,13 @@ def test_library_opens_what_is_inside(folder: Path) -> None:
         assert isinstance(noise.numpy().base, np.ndarray) or outer == "deflated.npz"
 
 
-ERROR = "user.glassfs.error"
+def unless_stale(read: Callable[[], Any]) -> Any:
+    """Return what is read, None while what was opened is of a version that is replaced."""
+    try:
+        return read()
+    except OSError as error:
+        assert error.errno == errno.ESTALE
+        return None
 
 
 def test_missing_and_replaced_shards_show_in_a_mount(mounted: Mounted, tmp_path: Path) -> None:
@@ -110,35 +118,26 @@ def test_missing_and_replaced_shards_show_in_a_mount(mounted: Mounted, tmp_path:
     second.rename(tmp_path / "kept")
     with mounted(folder) as mount:
         tensors = mount.path / index.name / "tensors"
+
+        def value() -> Any:
+            return unless_stale(lambda: np.load(tensors / "b.npy").tolist())
+
         assert os.listdir(tensors) == ["a.npy"]
-        said = os.getxattr(tensors, ERROR)
+        said = os.getxattr(tensors, "user.glassfs.error")
         assert said == b"model-00002-of-00002.safetensors: is missing, and with it 1 tensor: b"
         with pytest.raises(FileNotFoundError):
             os.stat(tensors / "b.npy")
         (tmp_path / "kept").rename(second)
         wait_until(lambda: sorted(os.listdir(tensors)) == ["a.npy", "b.npy"])
-        assert _values(tensors / "b.npy") == [2]
-        assert ERROR not in os.listxattr(tensors)
+        assert value() == [2]
+        assert "user.glassfs.error" not in os.listxattr(tensors)
         write_safetensors(tmp_path / "new", {"b": np.full(1, 3.0)})
         (tmp_path / "new").rename(second)
-        wait_until(lambda: _values(tensors / "b.npy") == [3])
+        wait_until(lambda: value() == [3])
         second.write_bytes(packed({"b": 7}))
-        wait_until(lambda: b"tensors/b: has no description" in _attribute(tensors))
+        wait_until(lambda: unless_stale(lambda: os.listdir(tensors)) == ["a.npy"])
+        said = wait_until(lambda: unless_stale(lambda: os.getxattr(tensors, "user.glassfs.error")))
+        assert b"tensors/b: has no description" in said
         assert (mount.path / f".glassfs/source/{index.name}").read_bytes() == index.read_bytes()
     with mounted(index) as mount:
         assert np.load(mount.path / "tensors/a.npy").tolist() == [1]
-
-
-def _values(path: Path) -> list[float] | None:
-    """Return the values of an array, None where the file that was opened is of a version that is replaced."""
-    try:
-        found: list[float] = np.load(path).tolist()
-    except OSError as error:
-        assert error.errno == errno.ESTALE
-        return None
-    return found
-
-
-def _attribute(path: Path) -> bytes:
-    os.listdir(path)
-    return os.getxattr(path, ERROR) if ERROR in os.listxattr(path) else b""

@@ -13,7 +13,7 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from tests.mount.conftest import Mounted
-from tests.mount.mounts import Mount
+from tests.mount.mounts import opened
 
 MS_REMOUNT = 32
 
@@ -74,12 +74,20 @@ def test_refused(nodes: dict[str, Path], name: str) -> None:
     assert sorted(os.listdir(nodes["root"])) == before
 
 
+def write_into(path: str, flags: int) -> None:
+    """The kernel sends no request for opening, only for writing."""
+    with opened(Path(path), flags) as descriptor:
+        os.write(descriptor, b"other")
+
+
 @pytest.mark.usefixtures("as_root")
 def test_remount_for_writing_permits_no_writes(mounted: Mounted, tmp_path: Path) -> None:
     """Root can clear the kernel's read-only flag; then the daemon refuses."""
     (tmp_path / "plain.txt").write_bytes(b"plain")
     with mounted(tmp_path) as mount:
-        remount_for_writing(mount)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.mount(b"none", bytes(mount.path), None, MS_REMOUNT, None) == 0, ctypes.get_errno()
+        assert not os.statvfs(mount.path).f_flag & os.ST_RDONLY
         for call in (
             lambda path: write_into(path, os.O_WRONLY), lambda path: write_into(path, os.O_RDWR),
             lambda path: write_into(path, os.O_WRONLY | os.O_TRUNC), os.unlink, lambda path: os.truncate(path, 0),
@@ -90,18 +98,3 @@ def test_remount_for_writing_permits_no_writes(mounted: Mounted, tmp_path: Path)
         assert sorted(os.listdir(mount.path)) == [".glassfs", "plain.txt"]
         assert (mount.path / "plain.txt").read_bytes() == b"plain"
     assert (tmp_path / "plain.txt").read_bytes() == b"plain"
-
-
-def write_into(path: str, flags: int) -> None:
-    """The kernel sends no request for opening, only for writing."""
-    descriptor = os.open(path, flags)
-    try:
-        os.write(descriptor, b"other")
-    finally:
-        os.close(descriptor)
-
-
-def remount_for_writing(mount: Mount) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    assert libc.mount(b"none", str(mount.path).encode(), None, MS_REMOUNT, None) == 0, ctypes.get_errno()
-    assert not os.statvfs(mount.path).f_flag & os.ST_RDONLY
