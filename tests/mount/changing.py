@@ -23,6 +23,8 @@ REFUSALS = (errno.EIO, errno.ESTALE)
 SOON = 1.0
 """Seconds after which the manual says a change is visible."""
 TRIES = 20
+GIVEN_UP_SECONDS = 5.0
+"""Within this time versions are given up that no process uses."""
 
 
 def write(path: Path, version: int, kind: str = "raw") -> None:

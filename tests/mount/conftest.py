@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -15,45 +14,6 @@ import pytest
 
 from tests.mount.gallery import Gallery, make_gallery
 from tests.mount.mounts import Mount, require
-
-
-class Faults:
-    """Records what readers saw of a fault, for the table after the tests."""
-
-    def __init__(self, record: Callable[[str, object], None]) -> None:
-        self._record = record
-
-    def add(self, fault: str, tries: int, seen: Mapping[str, int]) -> None:
-        """Record it in the test's report, which xdist sends to the process that prints."""
-        self._record("fault", (fault, tries, dict(seen)))
-
-
-@pytest.fixture
-def faults(record_property: Callable[[str, object], None]) -> Faults:
-    return Faults(record_property)
-
-
-def table_of(reports: Iterable[pytest.TestReport]) -> list[str]:
-    """Return the table in Markdown, without tests that failed."""
-    tried: Counter[str] = Counter()
-    seen: dict[str, Counter[str]] = {}
-    for report in reports:
-        for fault, tries, counts in (value for name, value in report.user_properties if name == "fault"):
-            tried[fault] += tries
-            seen.setdefault(fault, Counter()).update(counts)
-    rows = [
-        f"| {fault} | {tried[fault]:,} | {', '.join(f'{count:,} {what}' for what, count in sorted(counts.items()))} |"
-        for fault, counts in sorted(seen.items())
-    ]
-    return ["| fault | times | what readers saw |", "|---|---|---|", *rows] if rows else []
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    passed = [report for report in terminalreporter.getreports("passed") if isinstance(report, pytest.TestReport)]
-    lines = table_of(passed)
-    if lines:
-        terminalreporter.section("faults")
-        terminalreporter.write("\n".join(lines) + "\n")
 
 
 class Mounted(Protocol):

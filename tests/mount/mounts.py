@@ -110,6 +110,13 @@ def processes_with(word: str | Path) -> int:
     return found
 
 
+def bytes_below(folder: Path) -> dict[str, bytes]:
+    """Return all files by path, but those behind links, and those of the mount itself, whose status changes."""
+    files = (Path(place, name) for place, _, names in os.walk(folder) for name in names)
+    found = {str(file.relative_to(folder)): file for file in files if not file.is_symlink()}
+    return {path: file.read_bytes() for path, file in found.items() if not path.startswith(".glassfs/")}
+
+
 class Served:
     """A mount at ``path`` by the process ``pid``, as this process, the system and the file ``log`` show it."""
 
@@ -147,6 +154,10 @@ class Served:
             with suppress(FileNotFoundError):  # closed in the meantime
                 found.append(os.readlink(f"/proc/{self.pid}/fd/{name}"))
         return found
+
+    def deleted_files(self) -> int:
+        """Return the number of deleted files that the daemon has open."""
+        return sum("(deleted)" in path for path in self.open_files())
 
     def threads(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/task"))

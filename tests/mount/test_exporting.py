@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,9 +15,10 @@ import pytest
 
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
+from tests.mount.mounts import bytes_below, opened
 from tests.optional import without
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("as_root")]
+pytestmark = pytest.mark.usefixtures("as_root")
 
 
 def needs(program: str) -> pytest.MarkDecorator:
@@ -34,12 +38,7 @@ def served(words: Sequence[str | Path], at: Path) -> Iterator[None]:
         subprocess.run(["umount", at], check=True)
 
 
-def bytes_below(path: Path) -> dict[str, bytes]:
-    """Return all files but those of glassfs itself, whose status differs each time."""
-    files = (file for file in path.rglob("*") if ".glassfs" not in file.parts and not file.is_symlink())
-    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
-
-
+@pytest.mark.slow
 @needs("bindfs")
 def test_bindfs_shows_the_same_files(mounted: Mounted, gallery: Gallery, tmp_path: Path) -> None:
     with mounted(gallery.folder, options=["allow_other"]) as mount:
@@ -48,6 +47,7 @@ def test_bindfs_shows_the_same_files(mounted: Mounted, gallery: Gallery, tmp_pat
         assert shown == bytes_below(mount.path) and len(shown) > 50
 
 
+@pytest.mark.slow
 def test_overlayfs_shows_the_same_files_and_keeps_changes(mounted: Mounted, gallery: Gallery, tmp_path: Path) -> None:
     upper, work, at = tmp_path / "upper", tmp_path / "work", tmp_path / "changed"
     upper.mkdir()
@@ -63,6 +63,7 @@ def test_overlayfs_shows_the_same_files_and_keeps_changes(mounted: Mounted, gall
         assert bytes_below(mount.path) == before
 
 
+@pytest.mark.slow
 @needs("updatedb.plocate")
 def test_updatedb_leaves_mounts_out_by_their_type(mounted: Mounted, gallery: Gallery, tmp_path: Path) -> None:
     at, database = tmp_path / "mnt", tmp_path / "database"
@@ -78,6 +79,7 @@ def test_updatedb_leaves_mounts_out_by_their_type(mounted: Mounted, gallery: Gal
     assert found[0] > 50 and found[1] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [
     ["tar", "--one-file-system", "-cf", "{out}/copy.tar", "."],
     ["rsync", "-a", "--one-file-system", "./", "{out}/copy"],
@@ -94,3 +96,54 @@ def test_backups_of_one_file_system_leave_mounts_out(
     with mounted(gallery.folder, at=walked / "mnt"):
         subprocess.run([word.format(out=out) for word in words], cwd=walked, check=True, capture_output=True)
     assert sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) < 20_000
+
+
+AT_FDCWD = -100
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+class Handle(ctypes.Structure):
+    """``struct file_handle``"""
+
+    _fields_ = (("size", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_ubyte * 128))
+
+
+def handle_of(path: Path) -> Handle:
+    handle, mount = Handle(128), ctypes.c_int()
+    if _LIBC.name_to_handle_at(AT_FDCWD, os.fsencode(path), ctypes.byref(handle), ctypes.byref(mount), 0):
+        raise OSError(ctypes.get_errno(), "name_to_handle_at")
+    return handle
+
+
+def target_of(handle: Handle, at: Path) -> str | int:
+    """Return the path that a handle leads to, or the errno."""
+    with opened(at) as root:
+        descriptor = _LIBC.open_by_handle_at(root, ctypes.byref(handle), os.O_RDONLY)
+        if descriptor < 0:
+            return ctypes.get_errno()
+        try:
+            return os.readlink(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+
+
+def files_below(path: Path) -> list[Path]:
+    found = (Path(folder, name) for folder, folders, files in os.walk(path) for name in folders + files)
+    return [path for path in found if not path.is_symlink()]
+
+
+def test_handles_of_an_earlier_mount_lead_to_no_other_file(mounted: Mounted, gallery: Gallery, tmp_path: Path) -> None:
+    at = tmp_path / "mnt"
+    at.mkdir()
+    source = gallery.folder
+    with mounted(source, at=at):
+        handles = {path: handle_of(path) for path in files_below(at)}
+        assert len(handles) > 50
+        assert {target_of(handle, at) for handle in handles.values()} == set(map(str, handles))
+        root = handle_of(at)
+    with mounted(source, at=at):
+        kept = sorted(files_below(at), reverse=True)
+        for path in kept:  # ids are given in another order
+            path.stat()
+        assert {target_of(handle, at) for handle in handles.values()} == {errno.ESTALE}
+        assert target_of(root, at) == str(at)

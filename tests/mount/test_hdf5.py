@@ -10,7 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.formats.hdf5_files import values, write_aloha, write_everything, write_links, write_robomimic
+from tests.formats.hdf5_files import (
+    values,
+    write_everything,
+    write_links,
+    write_referring,
+)
 from tests.mount.conftest import Mounted
 from tests.remote.conftest import Serving, serving  # noqa: F401
 from tests.remote.s3 import Bucket
@@ -37,26 +42,6 @@ def test_links_and_errors_are_seen_in_a_mount(mounted: Mounted, tmp_path: Path) 
         assert os.getxattr(mount.path / "a", "user.glassfs.omitted") == b""
 
 
-def test_folder_of_episodes_has_joined_rows(mounted: Mounted, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    folder.mkdir()
-    write_robomimic(folder / "lift.hdf5")
-    write_aloha(folder / "episode_0.hdf5", is_compressed=True)
-    (folder / "bad.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(5_000))
-    with mounted(folder, options=["views=all"]) as mount:
-        rows = [json.loads(line) for line in (mount.path / "episodes.jsonl").read_text().splitlines()]
-        assert [(row["container"], row["position"], row["num_frames"]) for row in rows] == [
-            ("episode_0.hdf5", 0, 5), ("lift.hdf5", 0, 6), ("lift.hdf5", 1, 7), ("lift.hdf5", 2, 8),
-        ]
-        assert (mount.path / "lift.hdf5/episodes/1/index.html").stat().st_size > 100
-        assert (mount.path / "episode_0.hdf5/observations/images/top/000000.jpg").read_bytes()[:2] == b"\xff\xd8"
-        with pytest.raises(OSError, match=r"Stale|Not a directory"):
-            os.listdir(mount.path / "bad.h5")
-        wait_until((mount.path / "bad.h5").is_file)
-        assert os.getxattr(mount.path / "bad.h5", "user.glassfs.error")
-
-
-@pytest.mark.slow
 def test_bucket_is_read_like_a_folder(serving: Serving, tmp_path: Path) -> None:  # noqa: F811
     import glassfs as library
 
@@ -64,3 +49,22 @@ def test_bucket_is_read_like_a_folder(serving: Serving, tmp_path: Path) -> None:
     with serving(Bucket({"made.h5": whole})), library.open("s3://bucket/made.h5") as opened:
         assert np.array_equal(opened["filters/gzip_all"].numpy(), values((50, 33, 5)))
         assert opened["texts.jsonl"].bytes().startswith(b'"a"')
+
+
+def test_file_that_another_one_names_decides_about_its_rights(mounted: Mounted, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_referring(folder / "main.h5")
+    for name in ("main.h5", "one.h5"):
+        (folder / name).chmod(0o644)
+    with mounted(folder) as mount:
+        shown = mount.path / "main.h5"
+        assert np.array_equal(np.load(shown / "far.npy"), values((6, 5), "<f8"))
+        assert stat.S_IMODE((shown / "own0.npy").stat().st_mode) == 0o444
+        (folder / "one.h5").chmod(0o600)
+        wait_until(lambda: stat.S_IMODE((shown / "own0.npy").stat().st_mode) == 0o400)
+        (folder / "one.h5").chmod(0o644)
+        wait_until(lambda: stat.S_IMODE((shown / "own0.npy").stat().st_mode) == 0o444)
+        (folder / "one.h5").rename(folder / "other.h5")
+        wait_until(lambda: b"one.h5" in os.getxattr(shown, "user.glassfs.omitted"))
+        assert not (shown / "far.npy").exists() and np.load(shown / "own0.npy").shape == (6, 5)

@@ -1,32 +1,33 @@
-"""Mounts start and end: signals, killed daemons, unmounting under a reader."""
+"""Mounts start and end, whenever and however: signals, killed daemons, unmounting under a reader."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from writers.kastore import KastoreWriter
+from writers.wshard import WShardWriter
 
 from tests.conftest import Scale
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import npy
-from tests.mount.mounts import COMMAND, PATIENCE, glassfs, is_mounted, is_running, mountinfo
+from tests.mount.mounts import COMMAND, PATIENCE, glassfs, is_mounted, is_running, mountinfo, processes_with
 from tests.system.conftest import pid_of
 from tests.waiting import wait_until
 
-DATA = np.arange(1 << 20, dtype="<u4")
+DATA = np.arange(1 << 20, dtype="<f4")
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("lifecycle") / "some.kas"
-    with KastoreWriter(path) as writer:
-        writer.add("data", DATA)
+    path = tmp_path_factory.mktemp("lifecycle") / "some.wshard"
+    with WShardWriter(path, codec="zstd") as writer:
+        writer.add("reward", DATA)
     return path
 
 
@@ -35,7 +36,7 @@ def test_daemon_holds_nothing_of_its_parent(mounted: Mounted, store: Path) -> No
     """Neither terminal, working directory, session, nor an inherited pipe."""
     with mounted(store) as mount:
         assert mount.said == ""
-        assert (mount.path / "data.npy").read_bytes() == npy(DATA)
+        assert (mount.path / "reward.npy").read_bytes() == npy(DATA)
         process = Path(f"/proc/{mount.pid}")
         assert os.readlink(process / "cwd") == "/"
         assert [os.readlink(process / f"fd/{number}") for number in range(3)] == ["/dev/null"] * 3
@@ -61,7 +62,7 @@ def test_relative_paths(fuse: None, store: Path, tmp_path: Path) -> None:
     try:
         done = glassfs("mount", store.name, "mnt", "--log-file", "log", cwd=tmp_path)
         assert (done.returncode, done.stderr) == (0, "")
-        assert (tmp_path / "mnt/data.npy").read_bytes() == npy(DATA)
+        assert (tmp_path / "mnt/reward.npy").read_bytes() == npy(DATA)
         assert "is mounted at" in (tmp_path / "log").read_text()
     finally:
         done = glassfs("umount", "mnt", cwd=tmp_path)
@@ -75,7 +76,7 @@ def test_link_to_a_mount_point_is_as_good_as_its_path(mounted: Mounted, store: P
     (tmp_path / "link").symlink_to("real/../real")
     with mounted(store, at=tmp_path / "real") as mount:
         assert "is mounted there already" in glassfs("mount", store, tmp_path / "link").stderr
-        assert (tmp_path / "link/data.npy").exists()
+        assert (tmp_path / "link/reward.npy").exists()
         os.kill(mount.pid, signal.SIGKILL)
         wait_until(lambda: not is_running(mount.pid))
         done = glassfs("mount", store, tmp_path / "link")
@@ -93,7 +94,7 @@ def test_link_to_a_mount_point_is_as_good_as_its_path(mounted: Mounted, store: P
 @pytest.mark.parametrize("what", ["another mount", "a disk"])
 def test_signal_removes_no_other_file_system(mounted: Mounted, store: Path, tmp_path: Path, what: str) -> None:
     """One that was mounted over this mount, or in its place after a lazy unmount while a file of it is open."""
-    with mounted(store) as first, (first.path / "data.npy").open("rb"):
+    with mounted(store) as first, (first.path / "reward.npy").open("rb"):
         if what == "a disk":
             subprocess.run(["mount", "-t", "tmpfs", "tmpfs", first.path], check=True)
         else:
@@ -138,8 +139,80 @@ def test_many_mounts_at_once(fuse: None, store: Path, tmp_path: Path, scale: Sca
             _, errors = process.communicate(timeout=2 * PATIENCE)
             assert (process.returncode, errors) == (0, "")
         for place in places:
-            assert (place / "data.npy").stat().st_size == len(npy(DATA))
+            assert (place / "reward.npy").stat().st_size == len(npy(DATA))
     finally:
         done = glassfs("umount", *places)
     assert (done.returncode, done.stderr) == (0, "")
     assert not any(map(is_mounted, places))
+
+
+WAITS_FOR_ITSELF = """
+import os, sys, threading, time
+from glassfs.mount.operations import Operations
+from glassfs.mount.options import MountOptions
+from glassfs.mount.session import MountSession
+
+asked = threading.Event()
+
+def look_up(self, parent, name):
+    asked.set()
+    time.sleep(3600)
+
+def ready():
+    threading.Thread(target=os.stat, args=(sys.argv[2] + "/reward.npy",), daemon=True).start()
+    asked.wait()
+    print("waits", flush=True)
+
+Operations.look_up = look_up
+MountSession([sys.argv[1]], sys.argv[2], MountOptions.parse(())).run(ready)
+"""
+
+
+def test_thread_that_waits_for_its_own_mount(fuse: None, tmp_path: Path, store: Path) -> None:
+    """The kernel cannot end such a process: it waits for an answer of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS_FOR_ITSELF, str(store), str(tmp_path)], stdout=subprocess.PIPE, text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.terminate()
+    process.communicate(timeout=PATIENCE)
+    assert not is_mounted(tmp_path)
+
+
+@pytest.mark.slow
+def test_end_at_once(fuse: None, store: Path, tmp_path: Path, scale: Scale) -> None:
+    """A signal may arrive before the first request."""
+    for number in range(scale(4, 12, 400)):
+        process = subprocess.Popen(
+            [*COMMAND, "mount", "-f", str(store), str(tmp_path)], stderr=subprocess.PIPE, text=True,
+        )
+        wait_until(lambda: is_mounted(tmp_path))
+        process.send_signal(signal.SIGTERM if number % 2 else signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, said
+        assert not is_mounted(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("foreground", [True, False], ids=["foreground", "daemon"])
+def test_mounts_leave_nothing(
+    mounted: Mounted, store: Path, tmp_path: Path, scale: Scale, foreground: bool,
+) -> None:
+    """They end by unmounting and by SIGTERM; all data passes through the spool."""
+    point, spool = tmp_path / "mnt", tmp_path / "spool"
+    point.mkdir()
+    spool.mkdir()
+    options = ["cache_size=0", f"spool={spool}"]
+    before = processes_with(tmp_path), sorted(os.listdir(tmp_path))
+    for number in range(scale(3, 6, 1000)):
+        with mounted(store, at=point, options=options, foreground=foreground) as mount:
+            assert (point / "reward.npy").read_bytes() == npy(DATA)
+            if number % 2:
+                os.kill(mount.pid, signal.SIGTERM)
+                wait_until(lambda: not is_mounted(point))
+        assert not is_mounted(point)
+        assert not is_running(mount.pid)
+        assert os.listdir(spool) == os.listdir(point) == []
+    assert (processes_with(tmp_path), sorted(os.listdir(tmp_path))) == before

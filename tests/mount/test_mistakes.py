@@ -62,8 +62,6 @@ def here(store: Path, at: Path, tmp_path: Path) -> Path:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "empty.kas").write_bytes(b"")
     (tmp_path / "damaged.kas").write_bytes(store.read_bytes()[:100])
-    if store.parent != tmp_path:
-        (tmp_path / "some.kas").write_bytes(store.read_bytes())
     (tmp_path / "full/a/b").mkdir(parents=True)
     (tmp_path / "link").symlink_to("full/a/b")
     return tmp_path
@@ -107,14 +105,9 @@ def test_mount_inside_its_source_by_a_bind_mount(fuse: None, store: Path, tmp_pa
     assert_one_sentence(done, "inside", source)
 
 
-def test_mounted_already(mounted: Mounted, fuse: None, store: Path) -> None:
-    with mounted(store) as mount:
-        assert_refused(store, mount.path, "mounted there already", f"glassfs umount {mount.path}")
-        assert (mount.path / "array.npy").exists()
-
-
 def test_umount_of_a_mount_in_use(mounted: Mounted, store: Path) -> None:
     with mounted(store) as mount:
+        assert_refused(store, mount.path, "mounted there already", f"glassfs umount {mount.path}")
         with (mount.path / "array.npy").open("rb"):
             assert_one_sentence(glassfs("umount", mount.path), mount.path, "busy", "--lazy")
             assert is_mounted(mount.path)
@@ -135,15 +128,6 @@ def test_unreadable_source(fuse: None, public_folder: Path, store: Path) -> None
         [*COMMAND, "mount", path, public_folder / "mnt"], capture_output=True, text=True, check=False, user=NOBODY,
     )
     assert_one_sentence(done, path, "this user may not read it")
-
-
-@pytest.mark.slow
-def test_usage(fuse: None, store: Path) -> None:
-    """A wrong command line has status 2."""
-    for words in (["mount"], ["mount", "-f"], ["mount", "--colour", store, "/mnt"], ["umount"], ["munt", store]):
-        done = glassfs(*words)
-        assert done.returncode == 2
-        assert done.stderr.startswith("glassfs: ") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.usefixtures("as_root")

@@ -277,7 +277,7 @@ def test_mixed_load_leaves_nothing_behind(
         def is_back() -> bool:
             figures.update(
                 references=nodes_after_forgetting(mount)["references"], descriptors=mount.descriptors(),
-                deleted=sum("(deleted)" in path for path in mount.open_files()), threads=mount.threads(),
+                deleted=mount.deleted_files(), threads=mount.threads(),
                 resident=mount.resident(), busy=is_busy(mount.pid),
             )
             return all(figures[name] <= limit for name, limit in limits.items())

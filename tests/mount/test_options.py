@@ -21,15 +21,6 @@ DESCRIPTORS = 140
 """Limit of a daemon: 128 of sources, and some that are being opened."""
 
 
-@pytest.fixture
-def public_store(public_folder: Path, store: Path) -> Path:
-    path = public_folder / store.name
-    path.write_bytes(store.read_bytes())
-    path.chmod(0o644)
-    (public_folder / "mnt").mkdir()
-    return path
-
-
 def test_options_together(mounted: Mounted, store: Path, tmp_path: Path) -> None:
     """Owner, modes, a nonempty mount point, and options of mount(8) and systemd, which are ignored."""
     store.chmod(0o644)
@@ -54,7 +45,7 @@ def test_options_together(mounted: Mounted, store: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("size", ["0", "1M"])
 def test_tiny_cache_serves_all_files(mounted: Mounted, gallery: Gallery, size: str) -> None:
     """Blocks pass through spool files, for four readers at a time."""
-    files = gallery.exact()
+    files = gallery.files
     with mounted(gallery.folder, options=[f"cache_size={size}"]) as mount, ThreadPoolExecutor(4) as threads:
         shown = threads.map(lambda path: (mount.path / path).read_bytes(), [*files, *reversed(files)])
         for path, data in zip([*files, *reversed(files)], shown, strict=True):
@@ -65,17 +56,20 @@ def test_tiny_cache_serves_all_files(mounted: Mounted, gallery: Gallery, size: s
 
 
 @pytest.mark.usefixtures("as_root")
-def test_other_users_need_allow_other_and_modes(mounted: Mounted, public_store: Path) -> None:
-    at = public_store.parent / "mnt"
+def test_other_users_need_allow_other_and_modes(mounted: Mounted, public_folder: Path, store: Path) -> None:
+    path, at = public_folder / store.name, public_folder / "mnt"
+    path.write_bytes(store.read_bytes())
+    path.chmod(0o644)
+    at.mkdir()
 
     def read_as_nobody() -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(["cat", at / "array.npy"], capture_output=True, check=False, user=NOBODY)
 
-    with mounted(public_store, at=at):
+    with mounted(path, at=at):
         assert read_as_nobody().returncode != 0
-    with mounted(public_store, at=at, options=["allow_other"]):
+    with mounted(path, at=at, options=["allow_other"]):
         assert read_as_nobody().stdout == (at / "array.npy").read_bytes()
-        public_store.chmod(0o600)
+        path.chmod(0o600)
         wait_until(lambda: read_as_nobody().stderr.endswith(b"Permission denied\n"))
         done = subprocess.run(["ls", at], capture_output=True, text=True, check=False, user=NOBODY)
         assert done.returncode != 0 and "Permission denied" in done.stderr
@@ -98,7 +92,7 @@ def test_spool_folder_is_used_and_left_empty(mounted: Mounted, gallery: Gallery,
     option = str(spool).replace(",", "\\,")
     with mounted(gallery.folder / "episode.wshard", options=[f"cache_size=1M,spool={option}"]) as mount:
         with (mount.path / "signal/cloud.npy").open("rb") as file:
-            assert file.read() == gallery.exact()["episode.wshard/signal/cloud.npy"]
+            assert file.read() == gallery.files["episode.wshard/signal/cloud.npy"]
             assert any(name.startswith(str(spool)) and name.endswith("(deleted)") for name in mount.open_files())
         assert os.listdir(spool) == []
         assert mount.status()["cache"]["used"] <= 1 << 20

@@ -37,7 +37,7 @@ def ranges(size: int, seed: int = 0) -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("path", KINDS)
 def test_random_positional_reads(shown: Mount, gallery: Gallery, path: str, flags: int) -> None:
     """With O_DIRECT each read is a request of its own."""
-    expected = gallery.exact()[path]
+    expected = gallery.files[path]
     with opened(shown.path / path, flags) as descriptor:
         for offset, length in ranges(len(expected), seed=flags):
             buffer = mmap.mmap(-1, length)
@@ -47,7 +47,7 @@ def test_random_positional_reads(shown: Mount, gallery: Gallery, path: str, flag
 
 @pytest.mark.parametrize("path", KINDS)
 def test_memory_map(shown: Mount, gallery: Gallery, path: str) -> None:
-    expected = gallery.exact()[path]
+    expected = gallery.files[path]
     with opened(shown.path / path) as descriptor, mmap.mmap(descriptor, 0, prot=mmap.PROT_READ) as mapped:
         assert len(mapped) == len(expected)
         for offset, length in ranges(len(expected), seed=2):
@@ -56,7 +56,7 @@ def test_memory_map(shown: Mount, gallery: Gallery, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["store.kas/big.npy", "store.kas/empty.npy"])
 def test_seeking(shown: Mount, gallery: Gallery, path: str) -> None:
-    expected = gallery.exact()[path]
+    expected = gallery.files[path]
     size = len(expected)
     with opened(shown.path / path) as descriptor:
         assert os.lseek(descriptor, -5, os.SEEK_END) == size - 5
@@ -83,7 +83,7 @@ def checksums(root: Path, paths: list[str]) -> dict[str, str]:
 @pytest.mark.slow
 def test_parallel_checksums(mounted: Mounted, gallery: Gallery) -> None:
     """Eight processes read the same blocks at the same time, with an empty cache."""
-    expected = {path: hashlib.sha256(data).hexdigest() for path, data in gallery.exact().items()}
+    expected = {path: hashlib.sha256(data).hexdigest() for path, data in gallery.files.items()}
     paths = sorted(expected)
     with mounted(gallery.folder, options=["cache_size=8M"]) as mount:
         for start in (0, 3):

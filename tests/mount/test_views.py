@@ -1,22 +1,22 @@
-"""Derived views in a mount: beside their sources if requested, and always in ``.glassfs/views``."""
+"""Derived views in a mount: beside their sources if requested, always in ``.glassfs/views``, and after an upgrade."""
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Scale
+from tests.conftest import ROOT, Scale
+from tests.layouts.files import isaaclab
 from tests.mount.conftest import Mounted
-from tests.mount.gallery import Gallery, check
+from tests.mount.gallery import Gallery
 from tests.mount.mounts import Mount
-
-SUFFIXES = (".mp4", ".parquet", ".jsonl", ".csv")
-PAGES = ("index.html", "data.js", "poster")
-DIRECTORIES = ("by-task", "by-success", "lerobot")
+from tests.waiting import wait_until
 
 
 def files_below(root: Path) -> set[str]:
@@ -30,12 +30,6 @@ def files_below(root: Path) -> set[str]:
     return found
 
 
-def is_derived(path: str) -> bool:
-    parts = Path(path).parts
-    is_below = any(part in DIRECTORIES or part.endswith(".zarr") for part in parts)
-    return path.endswith((*SUFFIXES, "tables.html", "arrays.html")) or parts[-1] in PAGES or is_below
-
-
 @pytest.fixture(scope="module")
 def viewed(mounted: Mounted, gallery: Gallery) -> Iterator[Mount]:
     with mounted(gallery.folder, options=["views=all"]) as mount:
@@ -46,13 +40,10 @@ def test_views_are_added_to_the_plain_tree(viewed: Mount, shown: Mount, gallery:
     plain, all_files = files_below(shown.path), files_below(viewed.path)
     assert plain < all_files
     derived = all_files - plain
-    assert all(map(is_derived, derived))
-    for wanted in ("mp4", "parquet", "jsonl", "csv"):
-        assert any(path.endswith(f".{wanted}") for path in derived), wanted
-    assert all(any(path.endswith(f"/{name}") for path in derived) for name in PAGES)
-    assert any("by-task" in path for path in derived) and any(".zarr/" in path for path in derived)
+    for wanted in (".mp4", ".parquet", ".jsonl", ".csv", "/index.html", "/data.js", "/poster", "by-task/", ".zarr/"):
+        assert any(wanted in path for path in derived), wanted
     for path, expected in gallery.files.items():
-        check(path, expected, (viewed.path / path).read_bytes())
+        assert (viewed.path / path).read_bytes() == expected, path
 
 
 def test_sizes_and_ranges_of_views(viewed: Mount, shown: Mount, scale: Scale) -> None:
@@ -81,3 +72,33 @@ def test_views_are_reachable_without_the_option(viewed: Mount, shown: Mount, sca
         else:
             assert (own / path).read_bytes() == (viewed.path / path).read_bytes(), path
             assert (own / path).stat().st_ino != (viewed.path / path).stat().st_ino
+
+
+def test_splits_are_datasets_where_asked_for(mounted: Mounted, tmp_path: Path) -> None:
+    path, _ = isaaclab(tmp_path)
+    with mounted(path, options=["lerobot_splits"]) as mount:
+        for place in (mount.path, mount.path / ".glassfs/views"):
+            assert sorted(os.listdir(place / "lerobot")) == ["unknown-train", "unknown-valid"]
+        info = json.loads((mount.path / "lerobot/unknown-train/meta/info.json").read_text())
+        assert info["total_episodes"] == 2
+
+
+@pytest.mark.slow
+def test_every_file_is_readable_after_the_package_is_removed(
+    mounted: Mounted, gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    package = tmp_path / "packages/glassfs"
+    shutil.copytree(ROOT / "src/glassfs", package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / "__init__.py").open("a") as file:
+        file.write('\n__version__ = "copy"\n')
+    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+    with mounted(gallery.folder, options=["views=all"]) as mount:
+        assert mount.status()["version"] == "copy"
+        wait_until(lambda: mount.status()["all_code_loaded"])
+        shutil.rmtree(package)
+        for path in files_below(mount.path):
+            place = mount.path / path
+            if not place.is_symlink():
+                data = place.read_bytes()
+                assert len(data) == place.stat().st_size and data == gallery.files.get(path, data), path
+        assert mount.status()["errors"] == 0

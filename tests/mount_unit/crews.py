@@ -31,7 +31,6 @@ class Bench:
         """Whether requests that hang use the processor."""
         self.refused: list[int] = []
         self.begun: list[int] = []
-        self.asked = 0
         self.ended = threading.Event()
         self.changed = threading.Condition()
         self.unique = 0
@@ -47,7 +46,6 @@ class Bench:
         return task
 
     def volume_of(self, ident: int) -> str:
-        self.asked += 1
         return RESERVED if ident // VOLUME == OWN else str(ident // VOLUME)
 
     def answer(self, worker: Worker, task: Task) -> None:

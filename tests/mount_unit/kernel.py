@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 from glassfs.errors import NotFound
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Listing, Operations, Stale
-from glassfs.mount.options import MountOptions
 from glassfs.mount.status import OwnDirectory, StatusText
-from glassfs.tree import Directory, File, Settled, Sources
-from glassfs.tree.lease import Lease
+from glassfs.tree import Directory, Settled, Sources
 from glassfs.tree.nodes import FixedDirectory
 from tests.memory_store import MemoryStore
 from tests.tree.trees import origin, sources_of
@@ -21,27 +18,18 @@ from tests.tree.trees import origin, sources_of
 OWNER = 7, 8
 
 
-def owners(*options: str) -> Any:
-    parsed = MountOptions.parse(options)
-    return {"uid": parsed.uid, "gid": parsed.gid, "umask": parsed.umask or 0}
-
-
-def operations_over(root: Callable[[], Directory], *options: str, total_size: int = 10_000) -> Operations:
+def operations_over(root: Callable[[], Directory], umask: int = 0) -> Operations:
     """The file system over a root that is made by hand, with nothing of the mount's own."""
     own = FixedDirectory(".glassfs", 9, origin("own"), {})
-    return Operations(root, lambda: own, lambda: total_size, **owners(*options))
+    return Operations(root, lambda: own, lambda: 10_000, umask=umask)
 
 
-def operations_of(
-    sources: Sources, *options: str, status: Callable[[], dict[str, Any]] = lambda: {"version": 1},
-) -> Operations:
+def operations_of(sources: Sources) -> Operations:
     """The file system over sources, with ``.glassfs``."""
-    text = StatusText(status)
-
-    def own() -> OwnDirectory:
-        return OwnDirectory(sources, text, operations.omitted.text, OWNER)
-
-    operations = Operations(sources.root, own, lambda: 10_000, **owners(*options))
+    text = StatusText(lambda: {"version": 1})
+    operations = Operations(
+        sources.root, lambda: OwnDirectory(sources, text, operations.omitted.text, OWNER), lambda: 10_000,
+    )
     return operations
 
 
@@ -74,11 +62,6 @@ class Kernel:
         self.held.update(child for child in found.values() if child)
         return found
 
-    def size(self, ident: int) -> int:
-        node = self.operations.node(ident)
-        assert isinstance(node, File)
-        return node.size
-
     def forget_all(self) -> None:
         for ident, references in self.held.items():
             self.operations.forget(ident, references)
@@ -107,20 +90,11 @@ def abandoned_by(operations: Operations) -> list[int]:
     return [ident for known in operations.inodes.abandoned().values() for ident in known]
 
 
-def served(
-    store: MemoryStore, *names: str, options: tuple[str, ...] = (), limit: int = 64,
-    on_change: Callable[[], None] = lambda: None,
-) -> tuple[Sources, Kernel]:
+def served(store: MemoryStore, *names: str) -> tuple[Sources, Kernel]:
     """Return the sources of these names in a store, and a kernel that uses them."""
-    served_by: list[Operations] = []
-
-    def drop(lease: Lease) -> None:
-        for operations in served_by:
-            operations.inodes.drop_nodes(lease)
-
-    sources = sources_of(store, *names, limit=limit, on_change=on_change, on_drop=drop)
-    served_by.append(operations_of(sources, *options))
-    return sources, Kernel(served_by[0])
+    sources = sources_of(store, *names, on_drop=lambda lease: operations.inodes.drop_nodes(lease))
+    operations = operations_of(sources)
+    return sources, Kernel(operations)
 
 
 def notify_kernel(sources: Sources, kernel: Kernel) -> None:

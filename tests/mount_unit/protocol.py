@@ -25,8 +25,6 @@ GETXATTR, LISTXATTR, OPENDIR, RELEASEDIR, BATCH_FORGET, READDIRPLUS = 22, 23, 27
 ANSWERED = {
     LOOKUP, GETATTR, READLINK, READ, STATFS, GETXATTR, LISTXATTR, OPENDIR, RELEASEDIR, READDIRPLUS,
 }
-DIRECTORY, REGULAR = 4, 8
-"""Types of directory entries."""
 OWN = ".glassfs"
 
 
@@ -190,13 +188,13 @@ def members() -> Iterator[Member]:
     yield Member((b"rows",), Records(b"rows", 2, lambda block: ["row"] * 3))
 
 
-def kernel_over(root: Directory, *options: str) -> Caller:
-    return Caller(operations_over(lambda: root, *options))
+def kernel_over(root: Directory, umask: int = 0) -> Caller:
+    return Caller(operations_over(lambda: root, umask))
 
 
-def kernel_of(*options: str) -> Caller:
+def kernel_of() -> Caller:
     kept = list(members())
-    return kernel_over(container_root(Group(b"", lambda: kept), origin()), *options)
+    return kernel_over(container_root(Group(b"", lambda: kept), origin()))
 
 
 def folder(nodes: dict[str, Node], mtime_ns: int = 9 * 10**9) -> FixedDirectory:

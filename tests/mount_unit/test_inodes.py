@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -38,6 +39,23 @@ def folder_of(names: int, identity: str = "x") -> Settled:
     members = [Member((b"%d" % number,), Blob(b"%d" % number, Memory(b"%d" % number))) for number in range(names)]
     members += [Member((b"dir%d" % number, b"a"), Blob(b"a", Memory(b""))) for number in range(names)]
     return container_root(Group(b"", lambda: members), origin(identity))
+
+
+class Passing(Settled):
+    """A container's directory that shows what ``shown`` returns by now."""
+
+    def __init__(self, name: str, ino: int, origin: Origin, shown: Callable[[], Settled]) -> None:
+        super().__init__(name, ino, origin)
+        self.shown = shown
+
+    count = property(lambda self: self.shown().count)  # type: ignore[assignment]
+    inside = property(lambda self: self.shown().inside)  # type: ignore[assignment]
+
+    def found(self, name: str) -> tuple[int, Node]:
+        return self.shown().found(name)
+
+    def at(self, number: int) -> Node:
+        return self.shown().at(number)
 
 
 def kept_by(inodes: Inodes) -> int:
@@ -84,20 +102,6 @@ def test_threads_at_once_leave_nothing(scale: Scale) -> None:
 
 
 # What it costs
-
-
-def test_walk_adds_one_entry_per_directory() -> None:
-    root = folder_of(2000)
-    kernel = Kernel(operations_over(lambda: root))
-    found = kernel.list(ROOT)
-    assert len(found) == 4001  # with .glassfs
-    assert len(kernel.operations.inodes) == 2
-    for number in range(3):
-        kernel.list(found[f"dir{number}"])
-    assert len(kernel.operations.inodes) == 5
-    assert len({*kernel.held}) == 4004
-    kernel.forget_all()
-    assert len(kernel.operations.inodes) == 0
 
 
 def test_released_runs_leave_the_table() -> None:
@@ -165,44 +169,10 @@ def test_ids_that_are_all_in_use_are_seldom_given_up(monkeypatch: pytest.MonkeyP
     assert 40 <= given_up <= 60
 
 
-# Versions
-
-
-@pytest.mark.parametrize("name", ["a.bin", "parts", "parts/part"])
-def test_replaced_part_makes_ids_stale(name: str) -> None:
-    """Also where the nodes have to be made anew, from a directory that shows the next version by now."""
-    store = MemoryStore({"c": made(a=b"a", parts=["part"]), "part": b"old"})
-    sources, kernel = served(store)
-    if name == "parts/part":
-        name = "parts/part.bin"
-    ident = kernel.find(f"/c/{name}")
-    kernel.operations.inodes.drop_nodes()
-    store.put("part", b"newer")
-    notify_kernel(sources, kernel)
-    with pytest.raises(Changed):
-        kernel.operations.node(ident)
-    assert kernel.find(f"/c/{name}") != ident
-    with pytest.raises(Changed):
-        kernel.operations.node(ident)
-
-
 def test_ids_give_no_node_of_another_version() -> None:
     """Whatever the directory says: a node belongs to the identity that its id was given out for."""
     versions = [folder_of(3, "one"), folder_of(3, "two")]
-
-    class Either(Settled):
-        """A container's directory that goes over from one version to the next."""
-
-        count = property(lambda self: versions[0].count)  # type: ignore[assignment]
-        inside = property(lambda self: versions[0].inside)  # type: ignore[assignment]
-
-        def found(self, name: str) -> tuple[int, Node]:
-            return versions[0].found(name)
-
-        def at(self, number: int) -> object:  # type: ignore[override]
-            return versions[0].at(number)
-
-    top = FixedDirectory("", 1, origin("top"), {"c": Either("c", 2, origin("c"))})
+    top = FixedDirectory("", 1, origin("top"), {"c": Passing("c", 2, origin("c"), lambda: versions[0])})
     kernel = Kernel(operations_over(lambda: top))
     ident, below = kernel.find("/c/1.bin"), kernel.find("/c/dir1/a.bin")
     del versions[0]
@@ -216,6 +186,9 @@ def test_ids_give_no_node_of_another_version() -> None:
     assert kernel.read(again) == b"1"
     with pytest.raises(Changed):
         kernel.operations.node(ident)
+
+
+# Versions
 
 
 def test_only_ids_that_the_kernel_knows_are_given_up() -> None:
@@ -273,21 +246,13 @@ def test_listed_ids_are_known_until_they_are_forgotten() -> None:
 def test_node_released_while_it_is_made_is_not_cached() -> None:
     inner = folder_of(2)
 
-    class GivenBack(Settled):
-        """A container's directory during whose reading the kernel forgets what is in it."""
+    def forgotten() -> Settled:
+        """Have the kernel forget what is in the directory while it is read."""
+        for ident, references in list(kernel.held.items()):
+            kernel.operations.forget(ident, references)
+        return inner
 
-        count = property(lambda self: inner.count)  # type: ignore[assignment]
-
-        def found(self, name: str) -> tuple[int, Node]:
-            number, _ = inner.found(name)
-            return number, self.at(number)
-
-        def at(self, number: int) -> Node:
-            for ident, references in list(kernel.held.items()):
-                kernel.operations.forget(ident, references)
-            return inner.at(number)
-
-    root = GivenBack("", 1, origin("x"))
+    root = Passing("", 1, origin("x"), forgotten)
     kernel = Kernel(operations_over(lambda: root))
     ident = kernel.find("/0.bin")
     kernel.operations.inodes.drop_nodes()

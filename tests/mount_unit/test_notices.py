@@ -191,12 +191,6 @@ def test_replaced_versions_are_pruned_until_they_are_forgotten() -> None:
     assert world.send() == []
 
 
-def test_many_nodes_are_pruned_in_parts() -> None:
-    world = World()
-    world.abandoned = {"v": range(2 * PRUNED_AT_ONCE + 1, 1, -1)}
-    assert [len(body) for _, body in world.send()] == [PRUNED_AT_ONCE, PRUNED_AT_ONCE]  # type: ignore[arg-type]
-
-
 def test_version_of_very_many_nodes_delays_no_other() -> None:
     """One call is about a bounded number of nodes; the next one goes on."""
     world = World()
@@ -226,14 +220,6 @@ def test_names_of_replaced_versions_are_dropped_without_pruning() -> None:
     world.tasks[:] = []
     world.begin(LOOKUP, 13)
     assert world.send() == [(ENTRY, (11, "x", 0))]
-
-
-def test_too_many_nodes_are_pruned() -> None:
-    world = World()
-    world.surplus = [12, 11, 10]
-    world.begin(READ, 11)
-    assert world.send() == [(PRUNE, [12, 10])]
-    assert world.send() == []
 
 
 def test_names_of_too_many_nodes_are_dropped_without_pruning() -> None:

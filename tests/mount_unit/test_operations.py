@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from glassfs.content import Group, Member
-from glassfs.errors import Changed, Damaged, NotADirectory, NotFound
+from glassfs.content import Group, Member, Null, Omitted
+from glassfs.datasets.joined import open_sources
+from glassfs.errors import Changed, NotADirectory
+from glassfs.formats import registry
 from glassfs.mount import operations as operations_module
+from glassfs.mount import status as module
 from glassfs.mount.inodes import ROOT
+from glassfs.mount.status import ListedOmissions, StatusText
 from glassfs.settings import settings
+from glassfs.sizes import PIECE
 from glassfs.tree import Node
 from glassfs.tree.build import container_root
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.nodes import FixedDirectory
+from glassfs.tree.omissions import LONGEST, OMITTED, Omission, as_attributes
 from tests.memory_store import MemoryStore
-from tests.mount_unit.kernel import Kernel, abandoned_by, nodes_of, notify_kernel, operations_over, served
+from tests.mount_unit.kernel import Kernel, nodes_of, notify_kernel, operations_of, operations_over, served
 from tests.mount_unit.protocol import members
-from tests.tree.made import made
+from tests.tree.made import FORMAT, made
 from tests.tree.trees import origin
 
 pytestmark = pytest.mark.usefixtures("made_format")
 
 
-def kernel_of(*options: str) -> Kernel:
+def kernel_of() -> Kernel:
     kept = list(members())
     root = container_root(Group(b"", lambda: kept), origin())
-    return Kernel(operations_over(lambda: root, *options))
+    return Kernel(operations_over(lambda: root))
 
 
 # Over a container
@@ -44,20 +54,6 @@ def test_listing_does_not_wait_for_costly_sizes() -> None:
     assert operations.attributes_of(rows).size == 6 * len('"row"\n')
     assert operations.known_attributes(rows) is not None
     assert operations.known_attributes(nodes["big.bin"]) == operations.attributes(kernel.find("/big.bin"))[0]
-
-
-def test_directory_that_fails_has_attributes() -> None:
-    def bad() -> Iterator[Member]:
-        raise Damaged("cut")
-        yield
-
-    root = container_root(Group(b"", lambda: [Member((b"bad",), Group(b"bad", bad))]), origin())
-    kernel = Kernel(operations_over(lambda: root))
-    ident = kernel.find("/bad")
-    assert kernel.operations.known_attributes(kernel.operations.node(ident)) == kernel.operations.attributes(ident)[0]
-    for ask in (kernel.list, lambda ident: kernel.operations.look_up(ident, "a")):
-        with pytest.raises(Damaged):
-            ask(ident)
 
 
 # For how long answers are good
@@ -135,47 +131,19 @@ def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPa
     assert operations.inodes.held == held
 
 
-@pytest.mark.parametrize("names", [(), ("c",), ("c", "other")], ids=["folder", "alone", "beside another"])
-def test_changed_permissions_show_in_the_whole_container(names: tuple[str, ...]) -> None:
-    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"}), "other": made(a=b"a")})
-    sources, kernel = served(store, *names)
+def test_changed_permissions_show_in_a_container_that_is_the_root() -> None:
+    store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"})})
+    sources, kernel = served(store, "c")
     operations = kernel.operations
-    top = "" if names == ("c",) else "/c"
-    paths = {f"{top}/a.bin": 0o100400, f"{top}/d": 0o040500, f"{top}/d/b.bin": 0o100400}
+    paths = {"/a.bin": 0o100400, "/d": 0o040500, "/d/b.bin": 0o100400}
     idents = {path: kernel.find(path) for path in paths}
-    for ident in idents.values():
-        operations.attributes(ident)
     store.set_permissions("c", 0o600)
     stale = [operations.stale([place]) for place in sources.refresh()]
     assert set(idents.values()) <= {ident for one in stale for ident in nodes_of(one)}
-    for path, ident in idents.items():
-        assert operations.attributes(ident)[0].mode == paths[path]
-        assert kernel.find(path) != ident  # its bytes may have changed, and the kernel keeps the pages of an id
-        assert kernel.operations.look_up(*parent_of(kernel, path)).attributes.mode == paths[path]
-    assert operations.attributes(kernel.find(top) if top else ROOT)[0].mode == 0o040500
-
-
-def parent_of(kernel: Kernel, path: str) -> tuple[int, str]:
-    above, _, name = path.rpartition("/")
-    return kernel.find(above), name
-
-
-def test_stale_entries_and_nodes_of_a_path() -> None:
-    """All known nodes of a container are stale, also those from before it was closed and opened again."""
-    store = MemoryStore({"sub/c": made(a=b"a", **{"d/b": b"b"}), "sub/d": made(a=b"a")})
-    _, kernel = served(store, limit=1)
-    operations = kernel.operations
-    sub, container, file = (kernel.find(path) for path in ("/sub", "/sub/c", "/sub/c/a.bin"))
-    other = kernel.find("/sub/d/a.bin")
-    inner = {kernel.find("/sub/c/d"), kernel.find("/sub/c/d/b.bin")}
-    stale = operations.stale(["/sub/c"])
-    assert set(stale.entries) == {(sub, "c")}
-    assert {container, file} | inner <= nodes_of(stale)
-    assert other not in nodes_of(stale)
-    # What the kernel has not asked for it cannot have; but it may remember that the name is not there.
-    assert set(operations.stale(["/sub/none"]).entries) == {(sub, "none")}
-    assert operations.stale(["/none/c"]).entries in ([(ROOT, "none")], ((ROOT, "none"),))
-    assert container not in nodes_of(operations.stale(["/sub/d"]))
+    for path, mode in paths.items():
+        assert operations.attributes(idents[path])[0].mode == mode
+        assert kernel.find(path) != idents[path]  # its bytes may have changed, and the kernel keeps the pages of an id
+    assert operations.attributes(ROOT)[0].mode == 0o040500
 
 
 def test_recently_changed_folders_are_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,49 +172,6 @@ def test_recently_changed_folders_are_checked_again(monkeypatch: pytest.MonkeyPa
     assert operations.unsettled() == []
 
 
-# What the mount shows of itself
-
-
-def test_open_status_outlives_the_container() -> None:
-    """The container is replaced while the status is open, and looked up again since."""
-    store = MemoryStore({"c": made(a=b"old")})
-    _, kernel = served(store, "c")
-    first, contents = kernel.find("/.glassfs/status.json"), kernel.find("/a.bin")
-    store.put("c", made(a=b"other"))
-    assert kernel.operations.look_up(ROOT, "a.bin").attributes.size == 5
-    second = kernel.find("/.glassfs/status.json")
-    for ident in (first, second):
-        assert len(kernel.read(ident, 10)) == 10
-    with pytest.raises(Changed):
-        kernel.operations.node(contents)
-
-
-def test_status_belongs_to_the_owner_of_the_mount() -> None:
-    """Whatever is said of owners of sources: it has names that others may not see."""
-    _, kernel = served(MemoryStore({"plain": b"text"}), options=("uid=1000,gid=1000,umask=0",))
-    found, _ = kernel.operations.attributes(kernel.find("/.glassfs/status.json"))
-    assert (found.mode, found.uid, found.gid) == (0o100400, 7, 8)
-    assert kernel.operations.attributes(kernel.find("/plain"))[0].uid == 1000
-
-
-@pytest.mark.parametrize("names", [(), ("c",)], ids=["folder", "container"])
-def test_own_directory_of_the_mount(names: tuple[str, ...]) -> None:
-    _, kernel = served(MemoryStore({"c": made(a=b"a"), "plain": b"text"}), *names)
-    shown = [".glassfs", "a.bin"] if names else [".glassfs", "c", "plain"]
-    assert list(kernel.list(ROOT)) == shown
-    assert list(kernel.list(kernel.find("/.glassfs"))) == ["README", "status.json", "omitted.jsonl"]
-    assert list(kernel.list(kernel.find("/.glassfs/source"))) == ["c"]
-    assert kernel.read(kernel.find("/.glassfs/source/c"), 5) == b"MADE\n"
-    for missing in ("/.glassfs/other", "/.glassfs/source/plain", "/.glassfs/source/c/a.bin", "/c/.glassfs"):
-        with pytest.raises((NotFound, NotADirectory)):
-            kernel.find(missing)
-    kernel.forget_all()
-    assert len(kernel.operations.inodes) == 0
-
-
-# Versions that are replaced
-
-
 def test_look_up_in_a_replaced_version_finds_the_present_one() -> None:
     """The kernel asks again only once, and fails if that version has been replaced by then, too."""
     store = MemoryStore({"sub/c": made(a=b"old")})
@@ -265,6 +190,12 @@ def test_look_up_in_a_replaced_version_finds_the_present_one() -> None:
         kernel.operations.look_up(before, "none.bin")
 
 
+# What the mount shows of itself
+
+
+# Versions that are replaced
+
+
 def test_version_is_not_replaced_by_an_older_entry() -> None:
     """One thread asked for the entry of a file, then another one opened the next version."""
     store = MemoryStore({"c": made(a=b"old")})
@@ -277,26 +208,131 @@ def test_version_is_not_replaced_by_an_older_entry() -> None:
     assert kernel.read(found) == b"new"
 
 
-@pytest.mark.parametrize("is_replaced", [True, False])
-def test_ids_without_a_name_are_abandoned(is_replaced: bool) -> None:
-    """Those of a directory come before its own. What is still in use in a new version is not among them."""
-    store = MemoryStore({"c": made(a=b"old", **{"d/b": b"b"}), "other": made(a=b"a"), "plain": b"text"})
+def test_file_with_a_hard_link_has_a_short_timeout(tmp_path: Path) -> None:
+    """Changes made under its other name are not reported to a watch of this folder."""
+    folder, outside = tmp_path / "folder", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    for name in ("alone", "shared"):
+        (folder / name).write_bytes(made(a=b"a"))
+    os.link(folder / "shared", outside / "other")
+    sources = open_sources([str(folder)])
+    with sources.tree:
+        operations = operations_of(sources)
+        if operations.look_up(ROOT, "alone").entry_timeout != settings.cached:
+            pytest.skip("folders cannot be watched here")
+        assert operations.look_up(ROOT, "shared").entry_timeout == settings.cached_unwatched
+        os.link(folder / "alone", outside / "another")
+        assert operations.look_up(ROOT, "alone").entry_timeout == settings.cached_unwatched
+
+
+def test_entered_manifest_gets_another_id_and_both_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a remote store, where names decide until a container is entered."""
+    monkeypatch.setattr(registry, "BUILT_IN", {FORMAT.name: FORMAT.suffixes})
+    store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
+    store.set_permissions("one", 0o600)
     sources, kernel = served(store)
-    old = [kernel.find(path) for path in ("/c", "/c/d", "/c/d/b.bin", "/plain")]
-    kernel.find("/other/a.bin")
-    assert abandoned_by(kernel.operations) == []
-    if is_replaced:
-        store.put("c", made(a=b"new"))
-    else:
-        store.remove("c")
-    store.put("plain", b"other")
+    before = kernel.find("/m.made")
+    file = kernel.operations.look_up(kernel.list(before)["parts"], "one.bin").ident
     notify_kernel(sources, kernel)
-    kernel.operations.stale(["/plain"])
-    new = kernel.find("/plain")
-    abandoned = abandoned_by(kernel.operations)
-    of_container = [ident for ident in abandoned if ident != old[-1]]
-    assert of_container == sorted(of_container, reverse=True)
-    assert set(old) <= set(abandoned)
-    assert new not in abandoned
+    after = kernel.find("/m.made")
+    assert after != before
+    assert [kernel.operations.attributes(ident)[0].mode & 0o777 for ident in (before, after)] == [0o555, 0o500]
+    assert kernel.list(before).keys() == kernel.list(after).keys() == {"parts"}
+    assert kernel.read(file) == b"1"
+    store.put("one", b"other")
+    notify_kernel(sources, kernel)
+    for ident in (before, after, file):
+        with pytest.raises(Changed):
+            kernel.operations.node(ident)
+    assert kernel.read(kernel.find("/m.made/parts/one.bin")) == b"other"
+    kernel.operations.forget(file, 1)
     kernel.forget_all()
-    assert abandoned_by(kernel.operations) == []
+    assert kernel.operations.inodes.held == 0
+    assert len(store.held) == 2  # by what is parsed
+    sources.containers.close()
+    assert not store.held
+
+
+# What is not shown
+
+
+def lost(name: bytes, reason: str, is_damage: bool = False) -> Member:
+    return Member((name,), Omitted(name, reason, is_damage))
+
+
+def test_omissions_are_found_by_an_attribute_and_by_listings() -> None:
+    """Programs that ask for the names of attributes, or for others, cost no listing."""
+    listed = []
+
+    def members() -> list[Member]:
+        listed.append(1)
+        return [Member((b"kept",), Null(b"kept")), lost(b"gone", "kind: reason"), lost(b"bad", "cut", True)]
+
+    top = [Member((b"inner",), Group(b"inner", members)), lost(b"a", "too odd: why")]
+    root = container_root(Group(b"", lambda: top), origin())
+    kernel = Kernel(operations_over(lambda: root))
+    operations, inner = kernel.operations, kernel.find("/inner")
+
+    def met() -> list[tuple[str, str, bool]]:
+        found = map(json.loads, operations.omitted.text().splitlines())
+        return [(one["path"], one["name"], one["is_damage"]) for one in found]
+
+    assert OMITTED in operations.listxattr(inner)
+    assert operations.getxattr(inner, "user.glassfs.key") == b"inner"
+    assert (listed, met()) == ([], [])
+    assert operations.getxattr(inner, OMITTED) == b"gone: kind: reason; bad: cut"
+    assert operations.getxattr(inner, "user.glassfs.error") == b"bad: cut"
+    assert (listed, met()) == ([1], [("/inner", "gone", False), ("/inner", "bad", True)])
+    for ident in (ROOT, inner):
+        kernel.list(ident)
+    assert sorted(met()) == [("/", "a", False), ("/inner", "bad", True), ("/inner", "gone", False)]
+
+
+def test_collected_omissions_are_bounded_and_replaced() -> None:
+    met = ListedOmissions()
+    for number in range(100):
+        met.note(f"/{number}", [Omission(f"{name}", "x" * 100) for name in range(1_000)])
+    assert len(met.text()) <= PIECE and b'"/99"' in met.text() and b'"/0"' not in met.text()
+    met.note("/99", ())
+    assert b'"/99"' not in met.text()
+
+
+def test_attributes_fit_into_what_linux_allows() -> None:
+    found = as_attributes([Omission("é" * 120, "kind: " + "ü" * 2_000)] * 1_000)[OMITTED]
+    assert LONGEST < len(found) < 1 << 16 and found.decode()
+
+
+# The text of the status file
+
+
+class Status:
+    """A status that takes ``cost`` seconds to make, and ``slow`` seconds the first time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cost: float, slow: float | None = None) -> None:
+        self.made = 0
+        self.now = self.used = 0.0
+        self._cost = cost
+        self._slow = cost if slow is None else slow
+        fake = SimpleNamespace(monotonic=lambda: self.now, thread_time=lambda: self.used)
+        monkeypatch.setattr(module, "time", fake)
+
+    def __call__(self) -> dict[str, Any]:
+        self.made += 1
+        self.used += self._cost if self.made > 1 else self._slow
+        return {"made": self.made}
+
+
+def test_status_is_that_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = Status(monkeypatch, settings.status_quick / 2, slow=100 * settings.status_quick)
+    text = StatusText(status)
+    assert [json.loads(text())["made"] for _ in range(3)] == [1, 2, 3]
+
+
+def test_status_that_takes_long_is_made_for_a_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    status = Status(monkeypatch, 0.25)
+    text = StatusText(status)
+    for number in range(400):
+        status.now = number / 16
+        assert json.loads(text())["made"] == status.made
+    assert status.used == pytest.approx(25 / 10 + 0.25)  # the first one is followed by another

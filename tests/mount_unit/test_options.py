@@ -14,12 +14,9 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.options import WrongValue, connection_from
 
 
-def test_nothing_given_is_the_default() -> None:
+def test_values(tmp_path: Path) -> None:
     assert MountOptions.parse(()) == MountOptions.parse(("",)) == MountOptions()
     assert MountOptions().cache_size == 256 << 20
-
-
-def test_values() -> None:
     options = MountOptions.parse((
         "uid=1000,gid=100", "umask=027,cache_size=512M", "max_open=9,read_ahead=4M", "spool_size=2G",
     ))
@@ -28,12 +25,12 @@ def test_values() -> None:
     assert options.spool_size == 2 << 30
     assert MountOptions.parse((" cache_size=1G , uid=0 ",)) == MountOptions(uid=0, cache_size=1 << 30)
     assert MountOptions.parse(("uid=1,uid=2",)).uid == 2
+    assert MountOptions.parse(("allow_other,nonempty", "debug")).flags == {"allow_other", "nonempty", "debug"}
     assert not MountOptions.parse(("catalogue=yes,catalogue=no",)).catalogue
-
-
-def test_flags() -> None:
-    options = MountOptions.parse(("allow_other,nonempty", "debug"))
-    assert options.flags == {"allow_other", "nonempty", "debug"}
+    spool = tmp_path / "a,b\\c"
+    spool.mkdir()
+    escaped = str(spool).replace("\\", "\\\\").replace(",", "\\,")
+    assert MountOptions.parse((f"spool={escaped},uid=1",)) == MountOptions(uid=1, spool=str(spool))
 
 
 @pytest.mark.parametrize("option", [
@@ -102,6 +99,8 @@ def test_mount_options_are_unknown_for_urls() -> None:
     ("umask=888", "'888'"), ("umask=1000", "'1000'"),
     ("cache_size=lots", "'lots'"), ("cache_size=-1", "'-1'"), ("max_open=0", "'0'"), ("rw", "read-only"),
     ("spool=/none/such", "'/none/such' is not a directory"), ("spool", "name one"), ("spool=", "name one"),
+    ("metrics=/none/m.prom", "is not a file in a folder"), ("log_file=/none/log", "is not a file in a folder"),
+    ("metrics=/", "'/' is not a file"), ("log_file=/", "'/' is not a file"),
     ("allow_root", "only one of them"), ("catalogue", "is not yes or no"), ("catalogue=/tmp", "'/tmp'"),
 ])
 def test_wrong_options_are_named(option: str, reason: str) -> None:
@@ -121,13 +120,6 @@ def test_links_are_followed_for_one_ordinary_user_only(monkeypatch: pytest.Monke
         MountOptions.parse(("follow_links",))
 
 
-def test_spool_folder_may_have_any_name(tmp_path: Path) -> None:
-    folder = tmp_path / "a,b\\c"
-    folder.mkdir()
-    escaped = str(folder).replace("\\", "\\\\").replace(",", "\\,")
-    assert MountOptions.parse((f"spool={escaped},uid=1",)) == MountOptions(uid=1, spool=str(folder))
-
-
 def test_lenient_parser_ignores_unknown_options_only() -> None:
     """mount(8) passes all options of a line in fstab with ``-s``."""
     assert MountOptions.parse(("colour,uid=3",), is_lenient=True).uid == 3
@@ -135,22 +127,16 @@ def test_lenient_parser_ignores_unknown_options_only() -> None:
         MountOptions.parse(("uid=x",), is_lenient=True)
 
 
-@pytest.mark.parametrize(("text", "size"), [
-    ("0", 0), ("512", 512), ("4k", 4096), ("4KB", 4096), ("4KiB", 4096), ("64M", 64 << 20), (" 2g ", 2 << 30),
-    ("1T", 1 << 40), ("١", 1),  # a digit in another script
-])
-def test_sizes(text: str, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "M", "1.5M", "-1", "1P", "1 M", "0x10", "1MM"])
-def test_malformed_sizes_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a size"):
-        parse_size(text)
-
-
-@pytest.mark.parametrize(("size", "text"), [
-    (0, "0"), (1023, "1023"), (1024, "1.0K"), (1536, "1.5K"), (10 << 10, "10K"), (5 << 40, "5.0T"), (3 << 50, "3072T"),
-])
-def test_sizes_for_people(size: int, text: str) -> None:
-    assert human_size(size) == text
+def test_sizes() -> None:
+    texts = {
+        "0": 0, "512": 512, "4k": 4096, "4KB": 4096, "4KiB": 4096, "64M": 64 << 20, " 2g ": 2 << 30, "1T": 1 << 40,
+        "١": 1,  # a digit in another script
+    }
+    assert {text: parse_size(text) for text in texts} == texts
+    for text in ("", "M", "1.5M", "-1", "1P", "1 M", "0x10", "1MM"):
+        with pytest.raises(ValueError, match="is not a size"):
+            parse_size(text)
+    shown = {
+        0: "0", 1023: "1023", 1024: "1.0K", 1536: "1.5K", 10 << 10: "10K", 5 << 40: "5.0T", 3 << 50: "3072T",
+    }
+    assert {size: human_size(size) for size in shown} == shown

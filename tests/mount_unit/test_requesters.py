@@ -31,13 +31,9 @@ def gone(looking: Requesters, *threads: int) -> list[int]:
     return [one.thread for one in looking.gone(asked)]
 
 
-def test_living_threads_wait(sleeper: subprocess.Popen[bytes]) -> None:
-    assert gone(Requesters(), threading.get_native_id(), sleeper.pid, 0) == []
-
-
 def test_zombies_and_ended_processes_are_gone(sleeper: subprocess.Popen[bytes]) -> None:
     looking = Requesters()
-    assert gone(looking, sleeper.pid) == []
+    assert gone(looking, sleeper.pid, threading.get_native_id(), 0) == []
     sleeper.kill()
     wait_until(lambda: gone(looking, sleeper.pid) == [sleeper.pid])
     assert Path(f"/proc/{sleeper.pid}").exists()
@@ -72,9 +68,7 @@ def test_killed_processes_that_have_not_ended_are_gone(sleeper: subprocess.Popen
         thread.join()
 
 
-def test_only_work_that_was_in_progress_before_is_looked_at(
-    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_work_that_was_in_progress_before_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
     monkeypatch.setattr(requesters, "_is_waiting", lambda thread: looked_at.append(thread) or True)
     looking, first, second, canceled = Requesters(), *(Task(1, thread, 1, b"", thread=thread) for thread in (1, 2, 3))

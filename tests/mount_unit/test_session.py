@@ -59,7 +59,8 @@ def test_loops_survive_exceptions(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_poll: bool,
 ) -> None:
     """Without them nothing new would be shown any more; the log says what it was."""
-    monkeypatch.setattr(settings, "watch", 0)
+    for name in ("watch", "rest"):
+        monkeypatch.setattr(settings, name, 0)
     outcomes: list[list[str] | Exception] = [ValueError("unexpected"), ["/changed"], ValueError("unexpected")]
     is_ending = threading.Event()
 
