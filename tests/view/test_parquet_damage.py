@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Data, Memory, Ragged, RaggedText, Records, Table, Unreadable
+from glassfs.content import Array, Column, Memory, Ragged, RaggedText, Records, Table, Unreadable
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.parquet import VIEW, Parquet
 from glassfs.view.parquet.pages import demand_possible
@@ -41,14 +41,14 @@ class Rising(Noted):
         buffer[:] = (np.arange(offset // 8, (offset + len(buffer)) // 8) * 3).astype("<i8").tobytes()
 
 
-def text(offsets: Sequence[int], size: int = 10) -> Column:
-    packed = struct.pack(f"<{len(offsets)}I", *offsets)
-    return Column(b"text", RaggedText(b"text", Memory(bytes(size)), Memory(packed), "<u4", len(offsets) - 1))
+def text(offsets: Sequence[int]) -> Column:
+    packed = Memory(np.array(offsets, "<u4").tobytes())
+    return Column(b"text", RaggedText(b"text", Memory(bytes(10)), packed, "<u4", len(offsets) - 1))
 
 
-def numbers(offsets: Sequence[int], size: int = 10) -> Column:
-    packed = struct.pack(f"<{len(offsets)}q", *offsets)
-    return Column(b"runs", Ragged(b"runs", Memory(bytes(4 * size)), "<f4", Memory(packed), "<i8", len(offsets) - 1))
+def numbers(offsets: Sequence[int]) -> Column:
+    packed = Memory(np.array(offsets, "<i8").tobytes())
+    return Column(b"runs", Ragged(b"runs", Memory(bytes(40)), "<f4", packed, "<i8", len(offsets) - 1))
 
 
 def test_sizes_read_nothing_except_records() -> None:
@@ -105,27 +105,17 @@ def test_negative_offsets_are_damage() -> None:
         data.read(0, data.size)
 
 
-def test_false_lengths_are_damage() -> None:
-    for column in (
-        Column(b"a", Array(b"a", Memory(bytes(40)), "<f4", (11,))),
-        Column(b"a", Array(b"a", Memory(bytes(40)), "<f4", (5, 3))),
-        Column(b"t", RaggedText(b"t", Memory(b""), Memory(bytes(8)), "<u4", 11)),
-        Column(b"t", Ragged(b"t", Memory(b""), "<f4", Memory(bytes(8)), "<u8", 11)),
-    ):
-        with pytest.raises(Damaged):
-            _ = parquet_data([column], 11).size
-
-
-@pytest.mark.parametrize("rows", [9, 11, 100])
-def test_records_of_another_length_are_damage(rows: int) -> None:
-    with pytest.raises(Damaged, match="rows"):
-        _ = parquet_data([records_column(b"text", ["x"] * 10, 3)], rows).size
-
-
-def test_records_of_another_type_are_damage() -> None:
-    for dtype, values in (("<i4", ["x"]), ("|u1", [1000]), ("<f8", [[1.0]]), ("", [5])):
-        with pytest.raises(Damaged, match="not one of its column"):
-            _ = parquet_data([records_column(b"cells", values, 3, dtype)], 1).size
+@pytest.mark.parametrize(("content", "rows", "reason"), [
+    (Array(b"a", Memory(bytes(40)), "<f4", (11,)), 11, None), (Array(b"a", Memory(bytes(40)), "<f4", (5, 3)), 11, None),
+    (RaggedText(b"t", Memory(b""), Memory(bytes(8)), "<u4", 11), 11, None),
+    (Ragged(b"t", Memory(b""), "<f4", Memory(bytes(8)), "<u8", 11), 11, None),
+    *((records_column(b"r", ["x"] * 10, 3).content, rows, "rows") for rows in (9, 11, 100)),
+    *((records_column(b"r", [value], 3, dtype).content, 1, "not one of its column")
+      for dtype, value in (("<i4", "x"), ("|u1", 1000), ("<f8", [1.0]), ("", 5))),
+])
+def test_false_lengths_and_types_are_damage(content: Any, rows: int, reason: str | None) -> None:
+    with pytest.raises(Damaged, match=reason):
+        _ = parquet_data([Column(b"a", content)], rows).size
 
 
 def test_records_that_change_are_damage() -> None:
@@ -172,22 +162,13 @@ def test_a_billion_rows_take_little_memory() -> None:
         assert footer < 1 << 20
         for part in range(17):
             data.read(size * part // 17, 100_000)
-        metadata = pq.read_metadata(io.BytesIO(_Tail(data, footer).read()))
+        # A file that is its footer only is enough for what it says about itself.
+        metadata = pq.read_metadata(io.BytesIO(b"PAR1" + data.read(size - 8 - footer, footer + 8)))
         assert metadata.num_rows == ROWS
         assert tracemalloc.get_traced_memory()[1] < 60 << 20
     finally:
         tracemalloc.stop()
     assert max(numbers.bytes_read, vectors.bytes_read, texts.bytes_read, runs.bytes_read, ends.bytes_read) < 40 << 20
-
-
-class _Tail:
-    """A file that is its footer only, which is enough for what it says about itself."""
-
-    def __init__(self, data: Data, footer: int) -> None:
-        self._data, self._size = data, footer + 8
-
-    def read(self) -> bytes:
-        return b"PAR1" + self._data.read(self._data.size - self._size, self._size)
 
 
 def test_too_large_page_is_refused() -> None:
