@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from writers.kinodb import KinoWriter
 
+import glassfs
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
 from glassfs.content.features import Camera, Features, Signal
@@ -23,17 +24,17 @@ from glassfs.errors import Changed
 from glassfs.library import open_tree
 from glassfs.source import Named
 from glassfs.source.local import LocalStore
-from glassfs.tree import Directory, File, Tree
+from glassfs.tree import File, Tree
 from glassfs.tree.containers.containers import ContainerSettings
 from glassfs.tree.sources.sources import Sources
 from glassfs.view import chosen, mp4
 from glassfs.view.lerobot import stats
 from glassfs.view.lerobot.plan import LONGEST_NAME, plan_of
-from tests.formats.hdf5_files import write_aloha, write_robomimic
+from tests.formats.hdf5_files import write_aloha
 from tests.formats.kinodb_files import floats
-from tests.formats.npz_files import episode, saved
 from tests.formats.wshard_files import channels_of, made
 from tests.helpers import attributes_of
+from tests.layouts import files as layouts
 from tests.waiting import wait_until
 
 DEFAULTS = ["timestamp", "frame_index", "episode_index", "index", "task_index"]
@@ -58,8 +59,7 @@ def write(path: Path, *tasks: str, frames: int = 5, fps: float = 10.0, size: tup
 
 def bytes_of(tree: Tree, path: str) -> bytes:
     """Return a file, and check that its size is that of its bytes and that ranges agree."""
-    file = tree.lookup(path)
-    assert isinstance(file, File)
+    file = tree.file(path)
     size = file.size
     whole = file.read(0, size + 1)
     assert len(whole) == size
@@ -78,20 +78,15 @@ def info_of(tree: Tree, path: str) -> dict[str, Any]:
 
 def data_of(tree: Tree, path: str) -> pd.DataFrame:
     """Return the rows of all data files."""
-    found = []
-    chunks = tree.lookup(f"{path}/data")
-    assert isinstance(chunks, Directory)
-    for chunk in chunks.names():
-        folder = tree.lookup(f"{path}/data/{chunk}")
-        assert isinstance(folder, Directory)
-        found += [table_of(tree, f"{path}/data/{chunk}/{name}") for name in folder.names()]
+    found = [
+        table_of(tree, f"{path}/data/{chunk}/{name}")
+        for chunk in names(tree, f"{path}/data") for name in names(tree, f"{path}/data/{chunk}")
+    ]
     return pd.concat(found, ignore_index=True)
 
 
 def names(tree: Tree, path: str) -> list[str]:
-    folder = tree.lookup(path)
-    assert isinstance(folder, Directory)
-    return sorted(folder.names())
+    return sorted(tree.directory(path).names())
 
 
 def values(tree: Tree, path: str) -> Any:
@@ -140,10 +135,10 @@ def test_a_container_is_a_dataset(folder: Path, fps: float) -> None:
         films = [bytes_of(tree, f"/episodes/{number}/images/front.mp4") for number in range(4)]
         frames = [frame for film in films for frame in frames_of(film, 8, 6, fps)]
         assert frames_of(bytes_of(tree, f"/lerobot/arm/{FILM}"), 8, 6, fps) == frames
-        tasks = pd.read_parquet(io.BytesIO(bytes_of(tree, "/lerobot/arm/meta/tasks.parquet")))
+        tasks = table_of(tree, "/lerobot/arm/meta/tasks.parquet")
         assert list(tasks.index) == ["pick", "слово", ""] and list(tasks["task_index"]) == [0, 1, 2]
         assert list(data.groupby("episode_index")["task_index"].first()) == [0, 1, 2, 0]
-        episodes = table_of(tree, "/lerobot/arm/meta/episodes/chunk-000/file-000.parquet")
+        episodes = table_of(tree, f"/lerobot/arm/{EPISODES}")
         assert list(episodes["length"]) == [1, 2, 3, 4]
         assert list(episodes["dataset_from_index"]) == [0, 1, 3, 6]
         assert list(episodes["dataset_to_index"]) == [1, 3, 6, 10]
@@ -179,10 +174,9 @@ def test_frames_without_an_image_show_the_previous_one(folder: Path) -> None:
 
 
 def test_what_cannot_be_in_a_dataset_is_named(folder: Path) -> None:
+    deep = {"deep": np.zeros((2, 2, 5), np.uint8)}
     with KinoWriter(folder / "a.kdb") as writer:
-        writer.add_episode(state=floats(2, 2), action=floats(2, 2), embodiment="arm", images=[
-            {"deep": np.zeros((2, 2, 5), np.uint8)},
-        ] * 2)
+        writer.add_episode(state=floats(2, 2), action=floats(2, 2), embodiment="arm", images=[deep] * 2)
         writer.add_episode(state=floats(0, 2), action=floats(0, 2), embodiment="arm", images=[])
     with open_tree(folder / "a.kdb", views="lerobot") as tree:
         assert "deep: has images of 2 x 2 pixels" in attributes_of(tree.directory("/lerobot/arm"))["omitted"]
@@ -190,52 +184,48 @@ def test_what_cannot_be_in_a_dataset_is_named(folder: Path) -> None:
         assert names(tree, "/lerobot/arm") == ["data", "meta"]
 
 
-def test_robomimic_is_a_dataset(folder: Path) -> None:
-    write_robomimic(folder / "a.hdf5")
-    write_robomimic(folder / "b.hdf5", episodes=1, steps=4)
-    with open_tree(folder, views="lerobot", cache_size=1 << 20) as tree:
-        info = info_of(tree, "/lerobot/Panda")
-        assert (info["total_episodes"], info["fps"]) == (4, 20)
-        features = {name: (one["dtype"], one["shape"]) for name, one in info["features"].items()}
-        assert features["observation.state"] == ("float32", [5]) and features["action"] == ("float32", [7])
-        assert features["next.done"] == ("bool", [1]) and features["observation.eef_pos"] == ("float32", [3])
-        data = data_of(tree, "/lerobot/Panda")
-        place = "/b.hdf5/data/demo_8"
-        rows = data[data["episode_index"] == 3]
-        paths = {"action": "actions", "observation.eef_pos": "obs/eef_pos", "observation.state": "states"}
-        for name, path in paths.items():
-            found = np.stack(rows[name].to_list())
-            assert np.array_equal(found, values(tree, f"{place}/{path}.npy").astype("f4"))
-        assert np.array_equal(rows["next.done"], values(tree, f"{place}/dones.npy") != 0)
-        film = bytes_of(tree, "/lerobot/Panda/videos/observation.images.agentview_image/chunk-000/file-000.mp4")
-        with open_tree(folder / "b.hdf5", views="mp4") as container:
-            last = frames_of(bytes_of(container, "/data/demo_8/obs/agentview_image.mp4"), 10, 12, 20)
-        assert frames_of(film, 10, 12, 20)[-4:] == last
+@pytest.mark.parametrize("writer", layouts.ALL, ids=lambda writer: str(writer.__name__))
+def test_a_file_of_a_layout_is_a_dataset(folder: Path, writer: Callable[[Path], tuple[Path, layouts.Rows]]) -> None:
+    path, rows = writer(folder)
+    with open_tree(folder, views="lerobot") as tree, glassfs.open(path, views="mp4") as container:
+        (dataset,) = names(tree, "/lerobot")
+        info, data = info_of(tree, f"/lerobot/{dataset}"), data_of(tree, f"/lerobot/{dataset}")
+        state = info["features"].get("observation.state", {"shape": [None]})["shape"]
+        assert [[row["state_dim"]] for row in container.episodes()] == [state] * len(rows)
+        films: dict[str, list[bytes]] = {}
+        for number in range(len(rows)):
+            place = f"episodes/{number}/" if "episodes" in container else ""
+            steps = data[data["episode_index"] == number]
+            for feature, paths in layouts.FEATURES[writer.__name__].items():
+                if feature.startswith("observation.images."):
+                    film = container[f"{place}{paths[0]}.mp4"].bytes()
+                    films.setdefault(feature, []).extend(frames_of(film, 12, 10, info["fps"])[: len(steps)])
+                    continue
+                arrays = [container[place + one].numpy()[: len(steps)] for one in paths]
+                parts = [array.reshape(len(steps), -1) for array in arrays]
+                found = np.stack(steps[feature].to_list()).reshape(len(steps), -1)
+                np.testing.assert_array_equal(found, np.concatenate(parts, 1).astype(found.dtype), feature)
+        for feature, frames in films.items():
+            film = bytes_of(tree, f"/lerobot/{dataset}/videos/{feature}/chunk-000/file-000.mp4")
+            assert frames_of(film, 12, 10, info["fps"]) == frames
 
 
 def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
     for number in range(3):
         write_aloha(folder / f"aloha_{number}.hdf5")
-        (folder / f"dreamer_{number}.npz").write_bytes(saved(episode(), is_compressed=number == 1))
         channels = {"joint_pos": floats(4, 3) + number, "rgb": np.full((4, 6, 8, 3), number, np.uint8)}
         shard = made(channels_of(channels, **{"action/ctrl": floats(4, 2), "reward": floats(4, 1)[:, 0]}))
         (folder / f"{number}.wshard").write_bytes(shard)
     with open_tree(folder, views="lerobot") as tree:
         found = {name: info_of(tree, f"/lerobot/{name}") for name in names(tree, "/lerobot")}
-        by_state = {tuple(one["features"]["observation.state"]["shape"]): name for name, one in found.items()
-                    if "observation.state" in one["features"]}
-        assert {one["total_episodes"] for one in found.values()} == {3} and len(found) == 3
-        aloha = data_of(tree, f"/lerobot/{by_state[14,]}")
-        for feature, name in (("observation.state", "qpos"), ("observation.qvel", "qvel")):
-            wanted = values(tree, f"/aloha_0.hdf5/observations/{name}.npy")
-            assert np.array_equal(np.stack(aloha[feature].to_list())[:5], wanted)
-        shards = data_of(tree, f"/lerobot/{by_state[3,]}")
-        for number in range(3):
-            rows = shards[shards["episode_index"] == number]
-            wanted = values(tree, f"/{number}.wshard/signal/joint_pos.npy")
-            assert np.array_equal(np.stack(rows["observation.state"].to_list()), wanted)
-        (dreamer,) = {*found} - {*by_state.values()}
-        assert np.array_equal(data_of(tree, f"/lerobot/{dreamer}")["next.reward"][:3], episode()["reward"][:3])
+        by_state = {one["features"]["observation.state"]["shape"][0]: name for name, one in found.items()}
+        assert [one["total_episodes"] for one in found.values()] == [3, 3]
+        for state, path in ((14, "aloha_{}.hdf5/observations/qpos"), (3, "{}.wshard/signal/joint_pos")):
+            data = data_of(tree, f"/lerobot/{by_state[state]}")
+            for number in range(3):
+                rows = data[data["episode_index"] == number]
+                wanted = values(tree, f"/{path.format(number)}.npy")
+                assert np.array_equal(np.stack(rows["observation.state"].to_list()), wanted)
 
 
 def test_episodes_have_their_statistics(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,10 +261,8 @@ def test_sizes_are_known_without_statistics(folder: Path, monkeypatch: pytest.Mo
     with open_tree(folder, views="lerobot") as tree:
         with monkeypatch.context() as patch:
             patch.setattr(stats, "of_numbers", None)
-            file = tree.lookup(f"/lerobot/arm/{EPISODES}")
-            assert isinstance(file, File)
-            size = file.size
-        assert len(file.read(0, size + 1)) == size
+            size = tree.file(f"/lerobot/arm/{EPISODES}").size
+        assert len(bytes_of(tree, f"/lerobot/arm/{EPISODES}")) == size
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -307,15 +295,13 @@ def test_a_replaced_container_is_never_half_shown(folder: Path) -> None:
     write(folder / "a.kdb", "pick", "place")
     write(folder / "b.kdb", "pick")
     with open_tree(folder, views="lerobot") as tree:
-        video = tree.lookup(f"/lerobot/arm/{FILM}")
-        data = tree.lookup("/lerobot/arm/data/chunk-000/file-000.parquet")
-        assert isinstance(video, File) and isinstance(data, File) and data.size and video.size
+        opened = [tree.file(f"/lerobot/arm/{path}") for path in (FILM, "data/chunk-000/file-000.parquet")]
+        assert all(file.size for file in opened)
         write(folder / "new", "pick", frames=30, first=99)
         os.replace(folder / "new", folder / "a.kdb")
-        with pytest.raises(Changed):
-            video.read(0, video.size)
-        with pytest.raises(Changed):
-            data.read(0, data.size)
+        for file in opened:
+            with pytest.raises(Changed):
+                file.read(0, file.size)
     with open_tree(folder, views="lerobot") as tree:
         assert info_of(tree, "/lerobot/arm")["total_frames"] == 30 + 5
         assert tree.lookup("/lerobot/arm/meta/info.json").origin.mtime_ns >= (folder / "a.kdb").stat().st_mtime_ns
@@ -330,8 +316,7 @@ def test_a_known_dataset_opens_no_container(folder: Path, monkeypatch: pytest.Mo
         with open_tree(folder, views="lerobot") as tree:
             found.append(bytes_of(tree, "/lerobot/arm/meta/info.json"))
             found.append(bytes_of(tree, "/lerobot/arm/meta/stats.json"))
-            sizes = tree.lookup(f"/lerobot/arm/{FILM}")
-            assert isinstance(sizes, File) and sizes.size
+            assert tree.file(f"/lerobot/arm/{FILM}").size
         def refused(*_: object) -> None:
             raise AssertionError("a container is opened")
         monkeypatch.setattr("glassfs.tree.containers.opener.open_container", refused)
@@ -371,8 +356,7 @@ def test_a_replaced_container_costs_its_episodes_of_a_film(folder: Path) -> None
     for number in range(2):
         write(folder / f"{number}.kdb", "pick", first=number)
     with open_tree(folder, views="lerobot") as tree:
-        film = tree.lookup(f"/lerobot/arm/{FILM}")
-        assert isinstance(film, File)
+        film = tree.file(f"/lerobot/arm/{FILM}")
         os.replace(write(folder / "new", "pick", first=99), folder / "1.kdb")
         with open_tree(folder / "0.kdb", views="mp4") as container:
             alone = bytes_of(container, "/episodes/0/images/front.mp4")
@@ -420,8 +404,8 @@ def test_closed_containers_are_in_no_shared_dataset(folder: Path) -> None:
     try:
         tree = sources.tree
         assert info_of(tree, "/lerobot/arm")["total_episodes"] == 2
-        video = tree.lookup(f"/lerobot/arm/{FILM}")
-        assert isinstance(video, File) and video.read(0, video.size)
+        video = tree.file(f"/lerobot/arm/{FILM}")
+        assert video.read(0, video.size)
         (folder / "2.kdb").chmod(0o600)
         wait_until(lambda: fails(video))
     finally:
