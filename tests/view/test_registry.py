@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Blob, Group, Link, Member, Memory, Table, Text
+from glassfs.content import Array, Blob, Content, Group, Link, Member, Memory, Table, Text
 from glassfs.errors import NotFound, TooLarge
 from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Directory, File, Symlink
-from glassfs.view import ALL, Key, Shown, View, ViewSet, available, chosen, registry
+from glassfs.view import ALL, Key, Shown, View, ViewSet, available, chosen, data_of, folder_of, registry
 from tests.helpers import attributes_of
 from tests.tree.trees import origin
+from tests.view.views import KEY, PLACE, file_bytes
 
 BUILT_IN = ["mp4", "parquet", "jsonl", "csv", "by-task", "html", "zarr", "lerobot"]
 
@@ -123,3 +124,29 @@ def test_contents_without_files_are_not_shown() -> None:
     assert [node.name for node in root.listing()] == ["note.txt", "there"]
     node = root.child("there")
     assert isinstance(node, Symlink) and node.target == "../a b%0A"
+
+
+@dataclass(slots=True)
+class MyArray(Array):
+    """A kind of another package."""
+
+
+@dataclass(slots=True)
+class MyFilm(MyArray):
+    """A kind that derives from that."""
+
+
+@pytest.mark.parametrize("kind", [MyArray, MyFilm])
+def test_derived_content_is_shown_like_its_base(kind: type[Array]) -> None:
+    array, other = (one(KEY, Memory(bytes(24)), "|u1", (2, 2, 2, 3), modality="rgb") for one in (Array, kind))
+    assert file_bytes(other, ".npy") == file_bytes(array, ".npy")
+    series = folder_of(other)
+    assert series is not None and series.count == 2
+
+
+def test_unknown_content_is_named_in_the_error() -> None:
+    class Strange(Content):
+        pass
+
+    with pytest.raises(TypeError, match="Strange"):
+        data_of(Strange(KEY), BlockCache(), PLACE)
