@@ -18,7 +18,7 @@ from glassfs.content.join import Joined
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
 from glassfs.view.html import episode, escape, listing, page
-from tests.view.pages import Page, files, listed, recording, table
+from tests.view.pages import Page, files, listed, page_of, recording, table
 from tests.view.videos import flat, raw, stored, video
 from tests.view.views import whole
 
@@ -81,15 +81,11 @@ def test_address_of_any_name_is_a_path_below_the_page(parts: list[bytes]) -> Non
 def test_names_in_pages_make_no_tags(text: str, name: str, key: str) -> None:
     camera = Member((b"images", name.encode("utf-8", "surrogatepass")), video([RED], 8, 6))
     record = {"language_instruction": text, "embodiment": name, key: [text, {name: key}]}
-    found = Page(bytes(files(recording(record, cameras=[camera]))["index.html"].whole()))
-    expected = Page(bytes(files(recording(
-        {"language_instruction": "a", "embodiment": "b", "c": ["a"]}, cameras=[camera],
-    ))["index.html"].whole()))
-    rows = len(record)
-    assert [tag for tag, _ in found.tags if tag not in ("tr", "th", "td")] == [
-        tag for tag, _ in expected.tags if tag not in ("tr", "th", "td")
-    ]
-    assert [tag for tag, _ in found.tags].count("td") == rows
+    found = page_of(record, cameras=[camera])
+    plain = page_of({"language_instruction": "a", "embodiment": "b", "c": ["a"]}, cameras=[camera])
+    tags, expected = ([tag for tag, _ in page.tags if tag not in ("tr", "th", "td")] for page in (found, plain))
+    assert tags == expected
+    assert len(found.of("td")) == len(record)
     if text.strip():
         assert found.of("h1") == [shown(text)]
     code = page.PARTS["common.js"] + page.PARTS["episode.js"]
@@ -112,7 +108,7 @@ def test_pages_load_only_files_beside_them() -> None:
 def test_metadata_are_in_the_page_without_a_script() -> None:
     record = {"position": 3, "episode_id": 9, "embodiment": "arm", "success": True, "fps": 29.97, "total_reward": None,
               "num_frames": 2, "more": {"a": [1, "x"]}}
-    found = Page(bytes(files(recording(record))["index.html"].whole()))
+    found = page_of(record)
     assert found.of("title") == ["Episode 9"] and found.of("h1") == ["Episode 9"]
     assert "succeeded" in found.of("span")
     assert dict(zip(found.of("th"), found.of("td"), strict=True)) == {
@@ -131,19 +127,17 @@ def test_very_long_values_are_cut() -> None:
     assert len(found.of("td")) > 5000
 
 
-def facts(*cameras: Content, **options: object) -> list[dict[str, object]]:
-    members = [Member((b"images", b"camera %d" % number), camera) for number, camera in enumerate(cameras)]
-    made = files(recording({}, cameras=members))["index.html"]
-    found: list[dict[str, object]] = Page(bytes(made.whole())).facts["cameras"]
-    return found
+def camera_of(content: Content) -> dict[str, Any]:
+    """Return the facts about a camera."""
+    (found,) = page_of(cameras=[Member((b"images", b"camera 0"), content)]).facts["cameras"]
+    return dict(found)
 
 
 def test_frames_are_listed_as_runs() -> None:
     mixed: list[Content] = [JPEG, PNG, JPEG, JPEG, Blob(b"", Memory(b"x")), RED]
-    (camera,) = facts(video(mixed, 8, 6, present=[0, 1, 2, 5, 6, 9], count=20))
-    assert (camera["name"], camera["folder"], camera["video"]) == (
-        "camera 0", "./images/camera%200/", "./images/camera%200.mp4",
-    )
+    camera = camera_of(video(mixed, 8, 6, present=[0, 1, 2, 5, 6, 9], count=20))
+    assert (camera["name"], camera["folder"]) == ("camera 0", "./images/camera%200/")
+    assert camera["video"] == "./images/camera%200.mp4"
     assert (camera["suffix"], camera["runs"], camera["count"]) == (".jpg", [0, 3, 2, 2, 2, 1], 20)
 
 
@@ -156,7 +150,7 @@ def test_only_the_first_frame_is_looked_at() -> None:
 
     for present, runs in ((None, [0, 1 << 32]), (range(50, 100_000, 50), [50, 1] + [49, 1] * 1998)):
         looked.clear()
-        (camera,) = facts(Video(b"", 1 << 32, 10, 8, 6, frame, present))
+        camera = camera_of(Video(b"", 1 << 32, 10, 8, 6, frame, present))
         assert camera["runs"] == runs and camera["suffix"] == ".jpg"
         assert looked == [runs[0]]
 
@@ -164,7 +158,7 @@ def test_only_the_first_frame_is_looked_at() -> None:
 def test_too_many_gaps_are_cut_and_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "BUDGET", 1000)
     camera = Member((b"c",), Video(b"", 1000, 10, 8, 6, lambda number: RED, range(0, 1000, 2)))
-    found = Page(bytes(files(recording({}, cameras=[camera]))["index.html"].whole()))
+    found = page_of(cameras=[camera])
     assert found.of("li") == ["Of c, only the frames before 125 are shown."]
 
 
@@ -173,7 +167,7 @@ def test_video_array_is_a_camera() -> None:
     array = Array(b"signal/rgb", Memory(pixels.tobytes()), "|u1", pixels.shape, fps=25.0)
     not_a_video = Array(b"signal/x", Memory(bytes(5)), "|u1", (5,))
     members = [Member((b"signal", b"x"), not_a_video), Member((b"signal", b"rgb"), array)]
-    found = Page(bytes(files(recording({}, cameras=members))["index.html"].whole())).facts
+    found = page_of(cameras=members).facts
     (camera,) = found["cameras"]
     assert (camera["name"], camera["folder"], camera["runs"]) == ("rgb", "./signal/rgb/", [0, 5])
     assert found["fps"] == 25
@@ -182,7 +176,7 @@ def test_video_array_is_a_camera() -> None:
 @pytest.mark.parametrize(("fps", "expected"), [(12.5, 12.5), (0, 10), (float("nan"), 10), ("7", 10), (None, 10)])
 def test_frame_rate_is_the_record_s_or_the_default(fps: object, expected: float) -> None:
     camera = Member((b"c",), video([RED], 8, 6, fps=0))
-    found = Page(bytes(files(recording({"fps": fps}, cameras=[camera]))["index.html"].whole()))
+    found = page_of({"fps": fps}, cameras=[camera])
     assert found.facts["fps"] == expected
     assert len(found.of("li")) == (expected != fps)
 
@@ -191,8 +185,8 @@ def test_poster_is_the_first_image() -> None:
     first = video([JPEG], 8, 6, present=[7], count=9)
     cameras = [Member((b"none",), video([], 8, 6, present=[], count=9)), Member((b"c",), first)]
     assert whole(lambda: files(recording({}, cameras=cameras))["poster"]) == JPEG.data.whole()
-    nothing = bytes(files(recording({}))["poster"].whole())
-    assert nothing == episode.NO_IMAGE and not files(recording({}))["poster"].is_sized
+    nothing = files(recording())["poster"]
+    assert not nothing.is_sized and nothing.whole() == episode.NO_IMAGE
 
 
 def test_page_notes_damage_and_poster_fails() -> None:
@@ -282,19 +276,18 @@ class OverFolder(Joined):
 def test_folder_page_loads_no_data() -> None:
     """A folder may have a data.js of its own."""
     records = [{"container": f"{text}.kdb", "position": number} for number, text in enumerate(HOSTILE)]
-    plain = table(records, directory=b"")
-    joined = OverFolder(plain)
-    assert list(files(joined)) == ["index.html"]
-    data = whole(lambda: files(joined)["index.html"])
+    found = files(OverFolder(table(records, directory=b"")))
+    assert list(found) == ["index.html"]
+    data = whole(lambda: found["index.html"])
     rows, told = listed(data)
-    names = [re.sub("[\ud800-\udfff]", "\ufffd", text) for text in HOSTILE]
+    names = [shown(text) if "\0" not in text else text for text in HOSTILE]
     assert rows == [[f"{name}.kdb", number, f"{name}.kdb/{number}"] for number, name in enumerate(names)]
     assert (told["omitted"], told["error"], told["directory"]) == ("3", "</script>", None)
     assert told["title"] == OverFolder.title
     assert (told["table"], told["tables"]) == ("episodes", ["episodes", "</script>"])
-    found = Page(data)
-    assert [tag for tag, _ in found.tags].count("script") == 2
-    (policy,) = [found["content"] for tag, found in found.tags if found.get("http-equiv")]
+    tags = Page(data).tags
+    assert [tag for tag, _ in tags].count("script") == 2
+    (policy,) = [attributes["content"] for _, attributes in tags if attributes.get("http-equiv")]
     assert policy is not None and "script-src 'sha256-" in policy
     assert "file:" not in policy.partition("script-src")[2].partition(";")[0]
 
@@ -304,8 +297,7 @@ def test_pages_of_other_tables_have_their_names() -> None:
         name = "<b>things"
         is_first = False
 
-    plain = table([{"container": "a", "position": 0, "size": 3}], directory=b"")
-    found = files(Others(plain))
+    found = files(Others(table([{"container": "a", "position": 0, "size": 3}], directory=b"")))
     assert list(found) == ["<b>things.html"]
     page = whole(lambda: found["<b>things.html"])
     assert "b" not in [tag for tag, _ in Page(page).tags] and b"things.jsonl" in page

@@ -48,12 +48,9 @@ def unescaped(line: bytes) -> bytes:
     return re.sub(rb"\\([\\nr])", lambda found: {b"n": b"\n", b"r": b"\r"}.get(found[1], found[1]), line)
 
 
-def test_plain_rows_without_line_breaks_are_unchanged() -> None:
-    assert file_bytes(ragged([b"A", b'"\t', b"\xff"]), ".txt") == b'A\n"\t\n\xff\n'
-
-
-def test_line_breaks_in_plain_rows_are_escaped() -> None:
-    assert file_bytes(ragged([b"two\nlines", b"\r\n", b"\\n"]), ".txt") == b"two\\nlines\n\\r\\n\n\\\\n\n"
+def test_only_line_breaks_in_plain_rows_are_escaped() -> None:
+    rows = [b"A", b'"\t', b"\xff", b"two\nlines", b"\r\n", b"\\n"]
+    assert file_bytes(ragged(rows), ".txt") == b'A\n"\t\n\xff\ntwo\\nlines\n\\r\\n\n\\\\n\n'
 
 
 @pytest.mark.parametrize("letter", [b"x", b"\n"])

@@ -55,6 +55,8 @@ def test_header_leaves_the_same_space_as_numpy(length: int) -> None:
     shown = data_of(Array(KEY, Unreadable(12 * length, Damaged("not there")), "<f4", (length, 3)), BlockCache(), PLACE)
     assert shown.read(0, len(header)) == header
     assert shown.size == len(header) + 12 * length
+    with pytest.raises(Damaged, match="not there"):
+        shown.read(len(header) - 1, 2)
 
 
 def test_headers_around_the_limit_of_npy_1() -> None:
@@ -92,10 +94,3 @@ def test_lazy_shape_is_found_when_size_is_needed() -> None:
 def test_a_label_stands_before_the_extension() -> None:
     content = Array(KEY, Memory(bytes(2)), "<i2", (1,), label=".offset_minutes")
     assert file_of(content, BlockCache(), PLACE).suffix == ".offset_minutes.npy"
-
-
-def test_unreadable_array_has_a_readable_header() -> None:
-    data = data_of(Array(KEY, Unreadable(8, Damaged("gone")), "<f8", (1,)), BlockCache(), PLACE)
-    assert data.read(0, 128) == saved(np.zeros(1))[:128]
-    with pytest.raises(Damaged, match="gone"):
-        data.read(100, 29)
