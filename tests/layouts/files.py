@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from tests.formats.hdf5_files import h5py
 STEPS = 7
 FILM = np.random.default_rng(5).integers(0, 255, (STEPS + 1, 10, 12, 3), np.uint8)
 Rows = list[dict[str, Any]]
+Writer = Callable[[Path], tuple[Path, Rows]]
+"""Writes a file into a folder; returns its path, and values that the rows of its episodes have."""
 
 
 def numbers(*shape: int, dtype: str = "f4") -> Any:
@@ -71,11 +73,12 @@ def sparse(folder: Path) -> tuple[Path, Rows]:
         rewards = (np.arange(STEPS) == STEPS - 1) * float(number)
         contents |= {f"data/demo_{number}/{name}": value for name, value in (
             ("actions", numbers(STEPS, 7)), ("states", numbers(STEPS, 32, dtype="f8")), ("rewards", rewards),
+            ("dones", np.arange(STEPS) // (STEPS - 1)),
         )}
     return write(folder / "sparse.hdf5", contents), [
         {
             "success": bool(number), "total_reward": float(number), "state_dim": 32, "embodiment": "Panda", "fps": 10.0,
-            "channels": ["actions", "rewards", "states"], "splits": None,
+            "channels": ["actions", "dones", "rewards", "states"], "splits": None,
         }
         for number in range(2)
     ]
@@ -181,4 +184,23 @@ def episode_ends(folder: Path) -> tuple[Path, Rows]:
     ]
 
 
+STATE, ACTION, REWARD, IMAGES = "observation.state", "action", "next.reward", "observation.images."
+FEATURES: dict[str, dict[str, list[str]]] = {
+    "isaaclab": {ACTION: ["actions"], STATE: ["obs/joint_pos"], f"{IMAGES}table_cam": ["obs/table_cam"]},
+    "sparse": {ACTION: ["actions"], STATE: ["states"], REWARD: ["rewards"], "next.done": ["dones"]},
+    "aloha": {ACTION: ["action"], STATE: ["observations/qpos"], f"{IMAGES}top": ["observations/images/top"]},
+    "robotwin": {ACTION: ["joint_action/vector"], f"{IMAGES}head_camera": ["observation/head_camera/rgb"]},
+    "minari": {ACTION: ["actions"], STATE: ["observations/state"], "observation.goal": ["observations/goal"]},
+    "maniskill": {ACTION: ["actions"], STATE: ["obs/agent/qpos"], f"{IMAGES}base": ["obs/sensor_data/base/rgb"]},
+    "d4rl": {ACTION: ["actions"], STATE: ["observations"], REWARD: ["rewards"]},
+    "ogbench": {ACTION: ["actions"], STATE: ["observations"], REWARD: ["rewards"]},
+    "droid": {
+        ACTION: ["action/cartesian_position", "action/gripper_position"],
+        "action.gripper_position": ["action/gripper_position"],
+        STATE: ["observation/robot_state/joint_positions"],
+    },
+    "dreamer": {ACTION: ["action"], REWARD: ["reward"], f"{IMAGES}image": ["image"]},
+    "episode_ends": {ACTION: ["data/action"], STATE: ["data/state"], f"{IMAGES}img": ["data/img"]},
+}
+"""The paths of what each feature of a dataset of LeRobot has: arrays one after another, or a camera."""
 ALL = (isaaclab, sparse, aloha, robotwin, minari, maniskill, d4rl, ogbench, droid, dreamer, episode_ends)

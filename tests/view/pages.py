@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Content, Data, Memory, Recording, Records, Table
+from glassfs.content import Column, Content, Data, Recording, Records, Table
 from glassfs.view import html
 from tests.view.views import PLACE
 
@@ -22,19 +22,13 @@ def recording(
     cameras: Sequence[Any] | Exception = (),
 ) -> Recording:
     """Return an episode; an exception is raised in place of its value."""
-    def given(value: Any) -> Callable[[], Any]:
-        def give() -> Any:
-            if isinstance(value, Exception):
-                raise value
-            return value
+    def given(value: Any) -> Any:
+        if isinstance(value, Exception):
+            raise value
+        return value
 
-        return give
-
-    return Recording(b"episode", given(record or {}), Table(b"steps", rows, given(columns)), given(cameras))
-
-
-def column(name: bytes, array: np.ndarray[Any, Any], data: Data | None = None) -> Column:
-    return Column(name, Array(name, data or Memory(array.tobytes()), array.dtype.descr[0][1], array.shape))
+    table = Table(b"steps", rows, lambda: given(columns))
+    return Recording(b"episode", lambda: given(record or {}), table, lambda: given(cameras))
 
 
 def table(records: Sequence[dict[str, Any]], directory: bytes = b"episodes", block: int = 7) -> Table:
@@ -52,6 +46,11 @@ def files(content: Content, cache: BlockCache | None = None) -> dict[str, Data]:
     found = {(name or b"").decode() + suffix: thing for thing, suffix, name in shown}
     assert all(isinstance(thing, Data) for thing in found.values())
     return found  # type: ignore[return-value]
+
+
+def page_of(*given: Any, **options: Any) -> Page:
+    """Return the page of an episode, for what ``recording`` gets."""
+    return Page(bytes(files(recording(*given, **options))["index.html"].whole()))
 
 
 class Page(HTMLParser):

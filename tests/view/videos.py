@@ -1,25 +1,26 @@
-"""Videos for tests of the mp4 view, and parsers of MP4 boxes and frames."""
+"""Videos for tests of the mp4 view, their MP4 boxes, and what ffmpeg plays of them."""
 
 from __future__ import annotations
 
 import io
+import shutil
 import struct
+import subprocess
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from PIL import Image as Pillow
 
 from glassfs.cache import BlockCache
 from glassfs.content import Content, Data, EncodedImage, Image, Memory, Video
 from glassfs.view import mp4
-from tests.codec import h264_reader
+from tests.optional import without
 
 Pixels = np.ndarray[Any, Any]
 KEY = b"film"
 PLACE = ("version", "place")
-
-CONTAINERS = {b"moov", b"trak", b"mdia", b"minf", b"dinf", b"stbl"}
 
 
 def video(frames: Sequence[Content], width: int, height: int, fps: float = 10, present: Sequence[int] | None = None,
@@ -39,10 +40,11 @@ def raw(pixels: Pixels, is_planar: bool = False) -> Image:
     return Image(KEY, data, width, height, channels, 8 * pixels.dtype.itemsize, is_planar)
 
 
-def stored(pixels: Pixels, media: str, **options: Any) -> EncodedImage:
+def stored(pixels: Pixels, media: str, mode: str = "", **options: Any) -> EncodedImage:
     """The same compressed."""
     made = io.BytesIO()
-    Pillow.fromarray(pixels).save(made, media, **options)
+    image = Pillow.fromarray(pixels)
+    (image.convert(mode, palette=Pillow.Palette.ADAPTIVE) if mode else image).save(made, media, **options)
     return EncodedImage(KEY, Memory(made.getvalue()), media)
 
 
@@ -62,53 +64,53 @@ def data_of(made: Video, cache: BlockCache | None = None) -> Data:
     return data
 
 
-def boxes(file: bytes, start: int = 0, end: int | None = None) -> dict[bytes, bytes]:
-    """The bodies of all boxes, by their kinds: each is there once."""
+def boxes(file: bytes) -> dict[bytes, bytes]:
+    """The bodies of boxes before the frames, by their kinds: each is there once."""
     found: dict[bytes, bytes] = {}
-    end = len(file) if end is None else end
-    while start < end:
+    start, end = 0, file.index(b"mdat")
+    while start + 8 < end:
         size, kind = struct.unpack_from(">I4s", file, start)
-        head = 8
-        if size == 1:
-            (size,), head = struct.unpack_from(">Q", file, start + 8), 16
-        assert size >= head and start + size <= end
         assert kind not in found
-        found[kind] = file[start + head : start + size]
-        if kind in CONTAINERS:
-            found |= boxes(file, start + head, start + size)
-        elif kind == b"stsd":
-            found |= boxes(file, start + 16, start + size)
-        elif kind == b"avc1":
-            found |= boxes(file, start + 8 + 78, start + size)
-        start += size
+        found[kind] = file[start + 8 : start + size]
+        start += 8 if kind in (b"moov", b"trak", b"mdia", b"minf", b"stbl") else size
     return found
 
 
-class Shown(NamedTuple):
-    boxes: dict[bytes, bytes]
-    sequence: h264_reader.Sequence
-    images: list[h264_reader.EncodedImage]
+def run(*words: str, file: bytes = b"") -> bytes:
+    """Run a program, which gets a file and must not warn, and return its output."""
+    if shutil.which(words[0]) is None:
+        pytest.skip(without("ffmpeg"))
+    done = subprocess.run(words, input=file, capture_output=True, check=False, timeout=120)
+    assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
+    return done.stdout
 
 
-def shown(file: bytes) -> Shown:
-    """What a player finds by the tables of the file."""
-    found = boxes(file)
-    configuration = found[b"avcC"]
-    size = int.from_bytes(configuration[6:8], "big")
-    sequence = h264_reader.sequence(configuration[8 : 8 + size])
-    _, sample, count = struct.unpack(">III", found[b"stsz"])
-    _, chunks, start = struct.unpack(">IIQ", found[b"co64"])
-    assert chunks == 1
-    assert struct.unpack(">5I", found[b"stsc"]) == (0, 1, 1, count, 1)
-    assert start + count * sample == len(file)
-    images = [
-        h264_reader.picture(file[start + number * sample :][:sample], sequence.columns, sequence.rows)
-        for number in range(count)
+def play(*words: str, file: bytes = b"") -> bytes:
+    """Return the samples of all frames that ffmpeg finds."""
+    return run(
+        "ffmpeg", "-hide_banner", "-nostdin", "-v", "warning", *words, "-fps_mode", "passthrough", "-f", "rawvideo",
+        "-", file=file,
+    )
+
+
+class Planes(NamedTuple):
+    luma: Pixels
+    blue: Pixels
+    red: Pixels
+
+
+def played(made: Video) -> list[Planes]:
+    """The frames of the file of a video in ffmpeg: they have an even number of rows and columns."""
+    samples = np.frombuffer(play("-i", "-", file=bytes(data_of(made).whole())), np.uint8)
+    rows, columns = -(-made.height // 2), -(-made.width // 2)
+    frames = samples.reshape(made.count, rows * columns * 6)
+    return [
+        Planes(luma.reshape(2 * rows, -1), blue.reshape(rows, -1), red.reshape(rows, -1))
+        for luma, blue, red in (np.split(frame, [4 * rows * columns, 5 * rows * columns]) for frame in frames)
     ]
-    return Shown(found, sequence, images)
 
 
-def rgb(image: h264_reader.EncodedImage, width: int, height: int) -> Pixels:
+def rgb(image: Planes, width: int, height: int) -> Pixels:
     """By the matrix of BT.601 at full range, chroma of the nearest."""
     luma = image.luma[:height, :width].astype(float)
     blue, red = (
