@@ -15,7 +15,7 @@ from writers.wshard import WShardWriter, write_chunked
 
 from tests.mount.gallery import npy
 from tests.security.conftest import Shared
-from tests.security.places import make_folder, write_store
+from tests.security.places import write_store
 from tests.waiting import wait_until
 
 CONTAINERS = 500
@@ -34,8 +34,7 @@ def read_part(path: Path | str, size: int, offset: int) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fate", ["stay", "are deleted", "are changed"])
-def test_partly_read_images_hold_no_descriptors(shared: Shared, place: Path, fate: str) -> None:
-    source = make_folder(place / "source")
+def test_partly_read_images_hold_no_descriptors(shared: Shared, place: Path, source: Path, fate: str) -> None:
     frame = np.full((100, 100, 3), 7, "u1")
     with KinoWriter(place / "one.kdb") as writer:
         writer.add_episode(np.zeros((1, 1), "f4"), np.zeros((1, 1), "f4"), images=[{"cam": frame}])
@@ -65,9 +64,8 @@ def bytes_read(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_image_read_in_pieces_is_read_once(shared: Shared, place: Path) -> None:
+def test_image_read_in_pieces_is_read_once(shared: Shared, source: Path) -> None:
     """Also if so many other look-ups come between two pieces that the file has to be looked up again."""
-    source = make_folder(place / "source")
     video = np.random.default_rng(1).integers(0, 255, (10, 300, 400, 3), np.uint8)
     with WShardWriter(source / "film.wshard", codec="none") as writer:
         writer.add_channel("rgb", video, modality="rgb")
@@ -97,9 +95,8 @@ def limited(descriptors: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_manifest_of_more_parts_than_descriptors(shared: Shared, place: Path) -> None:
+def test_manifest_of_more_parts_than_descriptors(shared: Shared, source: Path) -> None:
     parts = 1100
-    source = make_folder(place / "source")
     reward, joints = np.arange(parts, dtype="<f4"), np.arange(parts * 2, dtype="<f4").reshape(parts, 2)
     manifest = write_chunked(source, "long", {"reward": reward, "signal/joints": joints}, 1)
     alone, folder = shared(manifest, before=limited(256)), shared(source, before=limited(256))

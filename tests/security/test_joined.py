@@ -77,8 +77,7 @@ def test_a_closed_root_lists_no_joined_tables(shared: Shared, place: Path) -> No
         os.stat(daemon.path / "trees.jsonl")
 
 
-def test_tables_of_closed_containers_are_refused(shared: Shared, place: Path) -> None:
-    source = make_folder(place / "source")
+def test_tables_of_closed_containers_are_refused(shared: Shared, source: Path) -> None:
     write_take(source / "run.kdb", SECRET, 0o600)
     daemon = shared(source, options=["views=all"])
     for root in (daemon.path, daemon.path / ".glassfs/views"):
@@ -103,12 +102,11 @@ def write_deep(source: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["run.kdb", pytest.param("folder", marks=pytest.mark.slow)])
 def test_closed_containers_leave_joined_tables_within_a_second(
-    shared: Shared, place: Path, closed: str,
+    shared: Shared, source: Path, closed: str,
 ) -> None:
     """The kernel caches the look-up for half a second; the table is checked every 0.4 seconds. The snapshot is valid
     for much longer.
     """
-    source = make_folder(place / "source")
     write_take(source / "open.kdb", "open")
     write_take(make_folder(source / "folder") / "run.kdb", SECRET)
     write_deep(source)
@@ -138,8 +136,7 @@ def write_trees(path: Path, name: str, mode: int = 0o644) -> Path:
 
 
 @pytest.mark.slow
-def test_trees_of_closed_files_and_their_columns_are_omitted(shared: Shared, place: Path) -> None:
-    source = make_folder(place / "source")
+def test_trees_of_closed_files_and_their_columns_are_omitted(shared: Shared, source: Path) -> None:
     write_trees(source / "open.trees", "open")
     write_trees(source / "mode.trees", SECRET, 0o600)
     write_trees(make_folder(source / SECRET, 0o700) / "open.trees", SECRET)

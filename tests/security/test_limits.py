@@ -1,0 +1,162 @@
+"""Large indexes, a long status, a lack of threads or of temporary files, and names in errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from writers.idv import IdvWriter
+from writers.kastore import DESCRIPTOR, HEADER, MAGIC, KastoreWriter
+from writers.wshard import WShardWriter
+
+from tests.mount.gallery import npy
+from tests.security.conftest import Shared
+from tests.security.daemons import Daemon
+from tests.security.namespaces import bind, in_own_namespace
+from tests.security.places import make_folder, read_or_refusal, write_file, write_store
+from tests.security.users import Child
+
+KEYS = 1_000_000
+MIB = 1 << 20
+READERS = 17
+
+
+# A8: indexes of a million names, and names of hundreds of components, take neither quadratic time nor much memory.
+
+
+def write_many_keys(path: Path) -> None:
+    """Write arrays of one byte under keys of seven digits. The ordinary writer would take minutes."""
+    header, index = np.zeros((), HEADER), np.zeros(KEYS, DESCRIPTOR)
+    keys = b"".join(b"%07d" % number for number in range(KEYS))
+    first_key = HEADER.itemsize + index.nbytes
+    first_array = -(-(first_key + len(keys)) // 8) * 8
+    index["kind"], index["length"], index["key_length"] = 1, 1, 7
+    index["key_start"] = first_key + 7 * np.arange(KEYS)
+    index["start"] = first_array + 8 * np.arange(KEYS)
+    header["magic"], header["major"], header["items"] = np.void(MAGIC), 1, KEYS
+    header["size"] = first_array + 8 * (KEYS - 1) + 1
+    arrays = np.zeros(KEYS, "<u8")
+    arrays[:] = np.arange(KEYS) & 0xFF
+    data = header.tobytes() + index.tobytes() + keys
+    path.write_bytes((data.ljust(first_array, b"\0") + arrays.tobytes())[: int(header["size"])])
+
+
+@pytest.mark.slow
+def test_store_of_a_million_keys(shared: Shared, source: Path) -> None:
+    write_many_keys(source / "many.kas")
+    daemon = shared(source / "many.kas")
+    memory = daemon.resident("VmHWM")
+    assert (daemon.path / "0777777.npy").read_bytes()[-1] == 777_777 & 0xFF
+    assert not (daemon.path / "1000000.npy").exists()
+    assert memory <= 300 * MIB, f"{memory // MIB} MiB"
+
+
+@pytest.mark.slow
+def test_names_of_many_components(shared: Shared, source: Path) -> None:
+    """500 names of 250 components each make 125,000 directories with one entry each."""
+    names, parts = 500, 250
+    store = source / "deep.kas"
+    with KastoreWriter(store) as writer:
+        for number in range(names):
+            writer.add("/".join([f"{number:04d}"] * parts), np.zeros(1, "u1"))
+    assert store.stat().st_size < MIB
+    daemon = shared(store)
+    words = ("find", daemon.path, "-path", daemon.path / ".glassfs", "-prune", "-o", "-printf", ".")
+    assert len(subprocess.run(words, capture_output=True, check=True, timeout=600).stdout) == 1 + names * parts
+    memory = daemon.resident("VmHWM")
+    assert memory <= 200 * MIB, f"{memory // MIB} MiB"
+
+
+# A2: the status is complete however long it is, and reading it delays no other request.
+
+
+@pytest.mark.slow
+def test_many_readers_of_a_long_status_do_not_stop_the_mount(shared: Shared, place: Path) -> None:
+    """More readers than the daemon has threads, and beside them one that reads a file.
+
+    The status is long because of its mount point, whose characters are six each in JSON.
+    """
+    point = place.joinpath(*["ü" * 100] * 10)
+    point.mkdir(parents=True)
+    daemon = shared(write_store(place / "a.kas"), write_store(place / "b.kas"), at=point)
+    path = daemon.path / ".glassfs/status.json"
+
+    def read_often() -> int:
+        return sum(json.loads(path.read_bytes())["pid"] == daemon.pid for _ in range(5))
+
+    readers = [Child(read_often) for _ in range(READERS)]
+    beside = Child(read_or_refusal, daemon.path / "a.kas/word.npy")
+    try:
+        assert b"harmless" in beside.result()
+        assert [reader.result() for reader in readers] == [5] * READERS
+    finally:
+        daemon.end()  # releases readers that hang
+
+
+# A10: the daemon works without further threads and without a folder for temporary files.
+
+
+def write_table(path: Path) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Write many blocks, which are decoded ahead of a sequential reader."""
+    values = np.random.default_rng(5).normal(size=400_000)
+    with IdvWriter(path, rows_per_block=8192) as writer:
+        writer.add("Values", values)
+    path.chmod(0o644)
+    return values
+
+
+@pytest.mark.slow
+def test_mount_reads_without_further_threads(shared: Shared, source: Path) -> None:
+    """Each thread's stack takes 1 GiB of address space, and 256 MiB are left: enough to read everything."""
+    values = write_table(source / "table.idv")
+    daemon = shared(source, before=["sh", "-c", 'ulimit -s 1048576; exec "$@"', "sh"])
+    assert (daemon.path / "table.idv").is_dir()
+    limit = daemon.resident("VmSize") + (256 << 20)
+    resource.prlimit(daemon.pid, resource.RLIMIT_AS, (limit, limit))
+    assert (daemon.path / "table.idv/columns/Values.npy").read_bytes() == npy(values)
+    assert "Traceback" not in daemon.log_text()
+
+
+@pytest.mark.slow
+def test_mount_without_a_folder_for_temporary_files(fuse: None, place: Path, source: Path) -> None:
+    """Only blocks too large for memory need one. TMPDIR does not exist, and the usual folders are read-only."""
+    values = write_table(source / "table.idv")
+    point = make_folder(place / "mnt")
+
+    def inside() -> bytes:
+        for folder in {os.path.realpath(name) for name in ("/tmp", "/var/tmp", "/usr/tmp", place)}:
+            if os.path.isdir(folder):
+                bind(folder, folder, is_read_only=True)
+        nowhere = {"TMPDIR": str(place / "nothing")}
+        with Daemon([source], point, variables=nowhere, cwd=place, log=Path("/dev/null")) as daemon:
+            return (daemon.path / "table.idv/columns/Values.npy").read_bytes()
+
+    assert in_own_namespace(inside) == npy(values)
+
+
+# D8: names in errors.
+
+
+def test_errors_name_the_folder_of_a_file(shared: Shared, source: Path) -> None:
+    for folder in ("left", "right"):
+        make_folder(source / folder)
+        write_file(source / folder / "header.kas", b"\x89KAS\r\n\x1a\n" + b"\xff" * 60)
+        path = source / folder / "block.wshard"
+        with WShardWriter(path, codec="none") as writer:
+            writer.add("signal/what", b"a word of some length that a checksum covers")
+        path.write_bytes(path.read_bytes().replace(b"of some length", b"of SOME length"))
+    daemon = shared(source)
+    for folder in ("left", "right"):
+        assert os.getxattr(daemon.path / folder / "header.kas", "user.glassfs.error")
+        with pytest.raises(OSError, match="Input/output"):
+            (daemon.path / folder / "block.wshard/signal/what.bin").read_bytes()
+    lines = daemon.log_text().splitlines()
+    for folder in ("left", "right"):
+        for name in ("header.kas", "block.wshard"):
+            assert [line for line in lines if re.search(rf"\b{folder}/{name}\b", line)], (folder, name, lines)
