@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassfs.errors import NotFound
 from glassfs.source import Entry
 from glassfs.tree.nodes import Access
 from tests.memory_store import MemoryStore
@@ -57,28 +56,6 @@ def test_modes_have_no_write_bits_and_search_where_readable(permissions: int) ->
         assert bits == (5 if permissions >> shift & 4 else 0)
 
 
-def test_a_manifest_does_not_expose_parts_of_other_users() -> None:
-    """S4: a user's own manifest beside files that only root may read."""
-    store = MemoryStore()
-    store.put("m", made(parts=["part"]), permissions=0o644, uid=1000, gid=1000)
-    store.put("part", b"secret", permissions=0o600)
-    tree = sources_of(store).tree
-    for path in ("/m", "/m/parts", "/m/parts/part.bin"):
-        assert stat.S_IMODE(tree.lookup(path).mode) == 0
-    store.set_permissions("part", 0o644)
-    assert stat.S_IMODE(tree.lookup("/m").mode) == 0o555
-
-
-def test_a_part_made_private_makes_the_container_private() -> None:
-    store = MemoryStore({"m": made(parts=["part"], a=b"a"), "part": b"secret"})
-    sources = sources_of(store)
-    assert sources.tree.lookup("/m/a.bin").mode == 0o100444
-    store.set_permissions("part", 0o600)
-    assert sources.tree.lookup("/m").mode == 0o040500
-    assert sources.refresh() == ["/m"]
-    assert sources.tree.lookup("/m/a.bin").mode == 0o100400
-
-
 @pytest.mark.parametrize("names", [(), ("some",)], ids=["in a folder", "named"])
 def test_a_changed_mode_shows_and_drops_cached_blocks(names: tuple[str, ...]) -> None:
     """S5: the bytes may have changed along without a trace, so they are read again; who has them open goes on."""
@@ -102,15 +79,3 @@ def test_a_changed_mode_shows_and_drops_cached_blocks(names: tuple[str, ...]) ->
         assert store.reads > reads
         assert sources.containers.services.cache.misses == misses + 1
         assert not node.origin.lease.is_retired
-
-
-def test_a_folder_gets_no_search_bit_added() -> None:
-    class Closed(MemoryStore):
-        def entry(self, path: tuple[str, ...]) -> Entry:
-            found = super().entry(path)
-            return found._replace(permissions=0o744) if path == ("folder",) else found
-
-    tree = sources_of(Closed({"folder/a": b"a"})).tree
-    assert tree.lookup("/folder").mode == 0o040544
-    with pytest.raises(NotFound):
-        tree.lookup("/folder/b")

@@ -29,7 +29,7 @@ from glassfs.errors import NotFound
 from glassfs.tree import Node, Tree
 from glassfs.tree.build import FACTS_AT_ONCE, container_root
 from glassfs.tree.nodes import Settled
-from tests.tree.trees import facts_of_nodes, files_of, origin, paths_of, tree_of
+from tests.tree.trees import facts_of_nodes, origin, paths_of, tree_of
 
 # Series: directories of numbered contents, made on demand.
 
@@ -81,12 +81,6 @@ def test_names_that_are_not_of_the_series(name: str) -> None:
     folder = tree_of([Member((b"s",), series(12)[0])]).directory("/s")
     with pytest.raises(NotFound):
         folder.child(name)
-
-
-def test_fully_named_contents_merge_before_a_series() -> None:
-    content, _ = series(3)
-    tree = tree_of([Member((b"s", b"1"), Blob(b"1", Memory(b"other"))), Member((b"s",), content)])
-    assert files_of(tree) == {"/s/0.bin": b"0", "/s/1.bin": b"other", "/s/2.bin": b"2", "/s/1~2.bin": b"1"}
 
 
 # Fields: directories of contents with known names, made on demand.
