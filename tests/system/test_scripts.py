@@ -1,4 +1,4 @@
-"""The benchmark, the fuzzers and the pictures of the README. Each is run briefly."""
+"""Set-up, the benchmark, the fuzzers and the pictures of the README. Each is run briefly."""
 
 from __future__ import annotations
 
@@ -36,6 +36,33 @@ def run(*arguments: str | Path, timeout: float = 300) -> subprocess.CompletedPro
         [sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=timeout, check=False,
         env=os.environ | {"PYTHONPATH": str(ROOT / "scripts")},
     )
+
+
+def find_python(wanted: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["bash", "-c", "source scripts/setup.sh && find_python"], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=False, env=os.environ | {"GLASSFS_PYTHON": wanted},
+    )
+
+
+def test_requested_python_is_used() -> None:
+    done = find_python(sys.executable)
+    assert (done.returncode, done.stdout) == (0, f"{sys.executable}\n")
+
+
+@pytest.mark.parametrize("wanted", ["/no/such/python", "false"])
+def test_no_other_python_replaces_the_requested_one(wanted: str) -> None:
+    done = find_python(wanted)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"GLASSFS_PYTHON={wanted} does not run Python 3.10 or newer\n"
+
+
+def test_each_supported_python_is_tested() -> None:
+    supported = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    workflow = (ROOT / ".github/workflows/test.yml").read_text()
+    (matrix,) = re.findall(r"python: \[(.*)\]", workflow)
+    assert supported[0] == "3.10" and re.findall(r'"([^"]+)"', matrix) == supported
+    assert "- run: .ci/run\n" in workflow and "GLASSFS_PYTHON: python${{ matrix.python }}" in workflow
 
 
 @pytest.mark.slow
