@@ -28,9 +28,9 @@ def write_take(path: Path, task: str, mode: int = 0o644, owner: User | None = No
     return give(path, mode, owner)
 
 
-def made_source(place: Path) -> Path:
-    """Make two containers that every user may read, and four that some users cannot read or reach."""
-    source = make_folder(place / "source")
+@pytest.fixture
+def filled(source: Path) -> Path:
+    """Two containers that every user may read, and four that some users cannot read or reach."""
     write_take(source / "open.kdb", "open")
     write_take(make_folder(source / "folder") / "inner.kdb", "inner")
     write_take(source / "mode.kdb", SECRET, 0o600)
@@ -56,8 +56,8 @@ def shown(root: str) -> tuple[list[str], bytes, str]:
     return [row["container"] for row in rows], os.getxattr(f"{root}/episodes.jsonl", "user.glassfs.omitted"), text
 
 
-def test_joined_tables_omit_closed_containers(shared: Shared, place: Path) -> None:
-    daemon = shared(made_source(place), options=["views=all"])
+def test_joined_tables_omit_closed_containers(shared: Shared, filled: Path) -> None:
+    daemon = shared(filled, options=["views=all"])
     for root in (daemon.path, daemon.path / ".glassfs/views"):
         for names, omitted, text in (as_user(shown, str(root)), shown(str(root))):
             assert names == ["folder/inner.kdb", "open.kdb"]
@@ -65,12 +65,11 @@ def test_joined_tables_omit_closed_containers(shared: Shared, place: Path) -> No
             assert SECRET not in text
 
 
-def test_a_closed_root_lists_no_joined_tables(shared: Shared, place: Path) -> None:
-    source = made_source(place)
-    source.chmod(0o750)
-    daemon = shared(source, options=["views=all"])
+def test_a_closed_root_lists_no_joined_tables(shared: Shared, filled: Path) -> None:
+    filled.chmod(0o750)
+    daemon = shared(filled, options=["views=all"])
     assert isinstance(as_user(read_or_refusal, f"{daemon.path}/episodes.jsonl"), int)
-    assert {*os.listdir(daemon.path)} - {*os.listdir(source)} <= {".glassfs"}
+    assert {*os.listdir(daemon.path)} - {*os.listdir(filled)} <= {".glassfs"}
     with pytest.raises(PermissionError):
         os.stat(daemon.path / "episodes.jsonl")
     with pytest.raises(FileNotFoundError):  # it has no rows of trees, closed or not

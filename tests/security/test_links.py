@@ -31,16 +31,15 @@ SECRET, OPEN = b"of root alone, 0600!", b"for everybody to see"
 
 
 @pytest.fixture
-def source(place: Path) -> Path:
+def source(place: Path, source: Path) -> Path:
     """Closed and open files inside and outside of the source, and a folder of STRANGER's."""
-    root = make_folder(place / "source")
-    for folder, mode in ((place / "outside", 0o755), (root / "private", 0o700), (root / "public", 0o755)):
+    for folder, mode in ((place / "outside", 0o755), (source / "private", 0o700), (source / "public", 0o755)):
         make_folder(folder, mode)
         text, store = (OPEN, 0o644) if folder.name == "public" else (SECRET, 0o644 if mode == 0o700 else 0o600)
         write_file(folder / "text", text, store)
         write_store(folder / "store.kas", text, store)
-    make_folder(root / "incoming", owner=STRANGER)
-    return root
+    make_folder(source / "incoming", owner=STRANGER)
+    return source
 
 
 TARGETS = {

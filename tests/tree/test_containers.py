@@ -21,6 +21,7 @@ from glassfs.formats import registry
 from glassfs.source import Path, Source
 from glassfs.tree import Directory, File, Sources, Tree
 from glassfs.tree.containers import watcher
+from glassfs.tree.containers.lease import Location, OpenContainer
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT, made
 from tests.tree.trees import sources_of
@@ -220,6 +221,23 @@ def test_a_closed_tree_holds_nothing_and_opens_again() -> None:
     assert not store.held
 
 
+def test_many_threads_open_a_container_once() -> None:
+    store = MemoryStore({"some": made(a=b"a")})
+    sources = sources_of(store)
+    entry = store.entry(("some",))
+    place = Location(store, ("some",))
+    store.delay = 0.01
+    opens, start = store.opens, threading.Barrier(16)
+
+    def look(_: int) -> OpenContainer:
+        start.wait(60)
+        return sources.containers.opened_at(place, entry.version, "/some")
+
+    with ThreadPoolExecutor(16) as threads:
+        assert len({id(opened) for opened in threads.map(look, range(16))}) == 1
+    assert store.opens == opens + 1
+
+
 def test_concurrent_use_and_close_leave_nothing_open() -> None:
     """Opening, closing of those used longest ago, refreshing and closing of all, beside one another."""
     store = many(12)
@@ -272,22 +290,6 @@ def test_refresh_returns_what_changed() -> None:
     assert (old.origin.lease.is_replaced, old.origin.lease.is_retired) == (True, True)
     with pytest.raises(NotFound):
         tree.lookup("/1/a.bin")
-
-
-def test_a_deleted_container_is_readable_for_who_has_it_open() -> None:
-    store = many(1)
-    sources = sources_of(store)
-    node = sources.tree.file("/0/a.bin")
-    with node.origin.lease:
-        store.remove("0")
-        assert sources.refresh() == ["/0"]
-        with pytest.raises(NotFound):
-            sources.tree.lookup("/0/a.bin")
-        assert node.read(0, 9) == b"0"
-        assert not node.origin.lease.is_replaced
-    with pytest.raises(Changed):
-        node.read(0, 9)
-    assert not store.held
 
 
 @pytest.mark.parametrize("change", ["put", "rewrite", "remove"])

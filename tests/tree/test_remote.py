@@ -42,22 +42,6 @@ def entered(tree: Tree, path: str) -> list[str]:
 # Listing.
 
 
-def test_listing_a_remote_folder_opens_nothing() -> None:
-    store = distant({f"{number}.made": b"" for number in range(900)})
-    for number in range(100):
-        store.put(f"{number}.txt", b"text")
-    sources = sources_of(store)
-    for _ in range(2):
-        nodes = list(sources.tree.root.listing())
-        assert len(nodes) == 1000
-        for node in nodes:
-            assert node.mode and node.origin.mtime_ns and node.xattrs() == {}
-        assert {node.name for node in nodes if isinstance(node, Directory)} == {f"{n}.made" for n in range(900)}
-        assert isinstance(sources.tree.node("/5.made"), Directory)
-        assert sources.refresh() == []
-    assert (store.opens, store.reads) == (0, 0)
-
-
 def test_a_named_source_is_a_container_whatever_its_name() -> None:
     store = distant({"data": made(a=b"1"), "other": made(a=b"2")})
     sources = sources_of(store, "data", "other")

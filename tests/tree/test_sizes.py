@@ -44,10 +44,6 @@ def file_of(data: Data, stored: int = STORED) -> File:
     return File("a.parquet", 5, replace(origin(), lease=Lease([source] if stored else [])), data)
 
 
-def test_size_within_the_budget() -> None:
-    assert file_of(Laborious(ALLOWED)).size == 7
-
-
 def test_size_beyond_the_budget_is_refused_once_and_for_all() -> None:
     data = Laborious(ALLOWED + 100)
     file = file_of(data)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.errors import Changed, NotFound
+from glassfs.errors import Changed, NotFound, Refused, Unrecognised
 from glassfs.library import open_tree
 from glassfs.names import component
 from glassfs.source import Entry, Kind
@@ -62,6 +62,14 @@ def test_a_folder_stays_the_same_whatever_is_in_it(tmp_path: Path) -> None:
     assert after[1].mtime_ns == 1 != before[1].mtime_ns
     assert {origin.volume for origin in after} == {f"{os.stat(tmp_path).st_dev}"}
     tree.close()
+
+
+def test_named_sources_must_open() -> None:
+    store = MemoryStore({"good": made(), "new": made(version=2), "text": b"text"})
+    for name, error in (("new", Refused), ("text", Unrecognised)):
+        with pytest.raises(error, match=f"^memory/{name}: "):
+            sources_of(store, "good", name)
+        assert not store.held
 
 
 # Names.
