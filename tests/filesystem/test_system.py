@@ -22,23 +22,19 @@ import glassfs
 from glassfs.errors import Changed
 from glassfs.filesystem import GlassfsFileSystem
 from glassfs.settings import settings
+from glassfs.source.local import LocalStore
 from tests.filesystem.conftest import write_values
 
 STATE = "episodes/0/state.npy"
 
 
-def test_fsspec_finds_it_by_its_name(place: Path) -> None:
-    fs = fsspec.filesystem("glassfs", fo=str(place / "robot.kdb"))
-    assert isinstance(fs, GlassfsFileSystem) and fs.ls("", detail=False) == ["meta", "episodes"]
-    with fsspec.open(f"glassfs://{STATE}::{place}/robot.kdb") as file:
-        assert file.read(6) == b"\x93NUMPY"
-
-
 @pytest.mark.parametrize("name", ["{}", "file://{}", "local://{}"])
-def test_local_containers_have_several_names(place: Path, name: str) -> None:
+def test_fsspec_finds_it_by_its_name(place: Path, name: str) -> None:
     source = name.format(place / "robot.kdb")
-    assert fsspec.filesystem("glassfs", fo=source).exists(STATE)
-    assert fsspec.open(f"glassfs://{STATE}::{source}").fs.exists(STATE)
+    fs = fsspec.filesystem("glassfs", fo=source)
+    assert isinstance(fs, GlassfsFileSystem) and fs.ls("", detail=False) == ["meta", "episodes"]
+    with fsspec.open(f"glassfs://{STATE}::{source}") as file:
+        assert file.read(6) == b"\x93NUMPY"
 
 
 def test_all_files_equal_those_of_the_library(place: Path, folder: GlassfsFileSystem) -> None:
@@ -267,6 +263,23 @@ def test_links_are_followed_within_the_source(tmp_path: Path) -> None:
     assert not fs.exists("lost") and not fs.exists("out") and not fs.isfile("out")
     fs.get("", str(tmp_path / "copied"), recursive=True)
     assert (tmp_path / "copied/text").read_text() == "plain\n" and not list((tmp_path / "copied/latest").iterdir())
+
+
+def test_listings_go_by_names_where_looking_into_files_costs_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A path is what stands there."""
+    monkeypatch.setattr(LocalStore, "is_remote", True)
+    write_values(tmp_path / "good.kas", 1.0)
+    write_values(tmp_path / "data", 2.0)
+    (tmp_path / "wrong.kas").write_text("text")
+    there = GlassfsFileSystem(tmp_path)
+    assert {info["name"]: info["type"] for info in there.ls("")} == {
+        "data": "file", "good.kas": "directory", "wrong.kas": "directory",
+    }
+    assert (there.isfile("wrong.kas"), there.isdir("good.kas"), there.isfile("data")) == (True, True, True)
+    assert there.cat_file("wrong.kas") == b"text"
+    assert there.info("wrong.kas")["size"] == 4
 
 
 def test_a_dropped_file_system_leaves_nothing_open(place: Path) -> None:
