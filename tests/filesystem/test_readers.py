@@ -17,10 +17,10 @@ from PIL import Image
 
 import glassfs
 from glassfs.filesystem import GlassfsFileSystem
+from tests.filesystem.conftest import Range, ranges
 from tests.optional import package
 
 STATE = "episodes/0/state"
-Range = tuple[str, int, int]
 
 
 @pytest.fixture
@@ -153,19 +153,11 @@ def worker_processes() -> Iterator[Any]:
         yield client
 
 
-def ranges_of(fs: GlassfsFileSystem, names: list[str]) -> dict[Range, bytes]:
-    """Return 1,000 ranges of files, with their bytes."""
-    with ThreadPoolExecutor(4) as pool:  # there are threads, and all is in use, when workers are forked off
-        whole = dict(zip(names, pool.map(fs.cat_file, names), strict=True))
-    wanted = [(names[number * 7 % len(names)], number % 97, number % 97 + 3 * number) for number in range(1000)]
-    return {(name, start, end): whole[name][start:end] for name, start, end in wanted}
-
-
 @pytest.mark.slow
-def test_dask_workers(folder: GlassfsFileSystem, worker_processes: Any) -> None:
-    wanted = ranges_of(folder, folder.glob("**/*.npy"))
-    futures = worker_processes.map(lambda one, fs: fs.cat_file(*one), list(wanted), fs=folder)
-    assert worker_processes.gather(futures) == list(wanted.values())
+def test_dask_workers(folder: GlassfsFileSystem, files: dict[str, bytes], worker_processes: Any) -> None:
+    wanted = ranges(files, 1000, 4)
+    futures = worker_processes.map(lambda one, fs: fs.cat_file(*one), wanted, fs=folder)
+    assert worker_processes.gather(futures) == [files[name][start:end] for name, start, end in wanted]
 
 
 def read_both_ways(fs: GlassfsFileSystem, wanted: list[Range]) -> list[tuple[Range, bytes]]:
@@ -183,10 +175,12 @@ def read_both_ways(fs: GlassfsFileSystem, wanted: list[Range]) -> list[tuple[Ran
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_pytorch_workers(place: Path, method: str) -> None:
+def test_pytorch_workers(place: Path, files: dict[str, bytes], method: str) -> None:
     torch = package("torch", "torch")
     fs = GlassfsFileSystem(place, cache_size=1 << 20)
-    wanted = ranges_of(fs, fs.glob("**/*.npy") + fs.glob("**/*.png"))
+    wanted = {(name, start, end): files[name][start:end] for name, start, end in ranges(files, 1000, 5)}
+    with ThreadPoolExecutor(4) as pool:  # there are threads, and all is in use, when workers are forked off
+        assert list(pool.map(fs.cat_file, files)) == list(files.values())
     loader = torch.utils.data.DataLoader(
         list(wanted), batch_size=16, shuffle=True, num_workers=2, multiprocessing_context=method,
         persistent_workers=True, collate_fn=partial(read_both_ways, fs),

@@ -133,8 +133,8 @@ def test_mount_without_a_folder_for_temporary_files(fuse: None, place: Path, sou
         for folder in {os.path.realpath(name) for name in ("/tmp", "/var/tmp", "/usr/tmp", place)}:
             if os.path.isdir(folder):
                 bind(folder, folder, is_read_only=True)
-        nowhere = {"TMPDIR": str(place / "nothing")}
-        with Daemon([source], point, variables=nowhere, cwd=place, log=Path("/dev/null")) as daemon:
+        before = ["env", "-C", str(place), f"TMPDIR={place}/nothing"]
+        with Daemon([source], point, before=before, log=Path("/dev/null")) as daemon:
             return (daemon.path / "table.idv/columns/Values.npy").read_bytes()
 
     assert in_own_namespace(inside) == npy(values)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import fuzzing_live
 import fuzzing_reading
@@ -76,13 +77,17 @@ def test_containers_of_the_demo_are_sound(tmp_path: Path) -> None:
     assert [variant.alleles for variant in sequence.variants()] == [("A", "T"), ("G",), ("ACGT", "")]
 
 
+def benchmark(folder: Path, *words: str | Path) -> Any:
+    """Run the benchmark once and return its report; the tables are written beside it."""
+    written = "--json", folder / "report.json", "--markdown", folder / "report.md"
+    done = run("-m", "benchmarks", "--runs", "1", *words, *written)
+    assert done.returncode == 0 and "Failed" not in done.stdout, done.stdout + done.stderr
+    return json.loads((folder / "report.json").read_text())
+
+
 @pytest.mark.slow
 def test_benchmark_measures_processor_time_of_two_checkouts(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    words = ["-m", "benchmarks", "--cpu", "--against", ROOT, "--scale", "0.01", "--runs", "1", "--json", report]
-    done = run(*words)
-    assert done.returncode == 0, done.stdout + done.stderr
-    measured = json.loads(report.read_text())["cpu"]
+    measured = benchmark(tmp_path, "--cpu", "--against", ROOT, "--scale", "0.01")["cpu"]
     assert len(measured) == 7
     assert all(len(times) == 1 and times[0] > 0 for one in measured for times in one["microseconds"].values())
     assert [list(one["microseconds"]) for one in measured] == 7 * [["before", "now"]]
@@ -91,12 +96,8 @@ def test_benchmark_measures_processor_time_of_two_checkouts(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
     require()
-    report, tables = tmp_path / "report.json", tmp_path / "report.md"
-    wanted = ["store", *DATASET, "dataset-cores", *OF_VIEWS]
-    words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", *(f"--only={name}" for name in wanted)]
-    done = run(*words, "--json", report, "--markdown", tables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    store, *others = json.loads(report.read_text())["measures"]
+    wanted = [f"--only={name}" for name in ("store", *DATASET, "dataset-cores", *OF_VIEWS)]
+    store, *others = benchmark(tmp_path, "--scale", "0.005", *wanted)["measures"]
     assert [measure["workload"] for measure in others] == [
         *["dataset-samples"] * 3, *["dataset-loader"] * 3, *["dataset-cores"] * 3, "dataset-query", "dataset-query",
         "dataset-find", "dataset-find", "dataset-ls", "mp4", "parquet",
@@ -112,21 +113,18 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
         assert ("C server" in sides) == (
             has_floor and name in DATASET and name != "dataset-ls" and not is_of_catalogue
         )
-    assert "goal ≤ 3 × kastore load" in done.stdout
-    assert all(measure["title"] in tables.read_text() for measure in (store, *others))
+    tables = (tmp_path / "report.md").read_text()
+    assert "goal ≤ 3 × kastore load" in tables
+    assert all(measure["title"] in tables for measure in (store, *others))
 
 
 @pytest.mark.slow
 def test_benchmark_measures_remote_containers(tmp_path: Path) -> None:
     require()
     pytest.importorskip("obstore")
-    report = tmp_path / "report.json"
-    wanted = ("kastore", "large-picture", "cat", "disk", "folder")
-    words = ["-m", "benchmarks", "--scale", "0.005", "--runs", "1", *(f"--only=remote-{name}" for name in wanted)]
-    done = run(*words, "--json", report)
-    assert "Failed" not in done.stdout, done.stdout + done.stderr
+    wanted = [f"--only=remote-{name}" for name in ("kastore", "large-picture", "cat", "disk", "folder")]
     found: dict[str, dict[str, dict[str, float]]] = {}
-    for measure in json.loads(report.read_text())["measures"]:
+    for measure in benchmark(tmp_path, "--scale", "0.005", *wanted)["measures"]:
         sides = {name: side["median"] for name, side in measure["sides"].items()}
         found.setdefault(measure["workload"].removeprefix("remote-"), {})[measure["measure"]] = sides
         assert "glassfs" in sides

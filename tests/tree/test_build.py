@@ -125,12 +125,6 @@ def test_children_have_the_numbers_of_their_places(leaves: list[MadeLeaf], is_mo
             directory.found("no such name")
 
 
-def test_only_the_root_of_a_mount_has_a_reserved_name() -> None:
-    leaves: list[MadeLeaf] = [((b".glassfs", b"a"), ".bin"), ((b"in", b".glassfs", b"b"), ".bin")]
-    assert set(files_of(tree_of(numbered(leaves), True))) == {"/%2Eglassfs/a.bin", "/in/.glassfs/b.bin"}
-    assert set(files_of(tree_of(numbered(leaves), False))) == {"/.glassfs/a.bin", "/in/.glassfs/b.bin"}
-
-
 def test_a_video_is_a_file_and_a_folder() -> None:
     video = Array(b"rgb", Memory(bytes(3 * 2 * 2 * 3)), "|u1", (3, 2, 2, 3))
     tree = tree_of([Member((b"rgb",), video), Member((b"rgb", b"note"), Text(b"note", Memory(b"hi")))])

@@ -23,7 +23,6 @@ from glassfs.content import (
     Null,
     Outline,
     Series,
-    members_of,
 )
 from glassfs.errors import NotFound
 from glassfs.tree import Node, Tree
@@ -123,16 +122,6 @@ def test_fields_are_made_one_at_a_time(is_root: bool) -> None:
     assert sorted(made) == [b"later", b"meta", b"state", b"t", b"u-v_2"]
     place = "" if is_root else "/f"
     assert tree.file(f"{place}/meta/1.bin").read(0, 9) == b"1"
-
-
-def test_fields_are_shown_like_a_group_of_the_same_contents() -> None:
-    content, _ = fields(b"later", b"meta", b"state", b"t", collections=2)
-    members = list(members_of(content))
-    group = Member((b"f",), Group(b"key", lambda: members))
-    assert [name for name, in (member.name for member in members)] == [b"later", b"meta", b"state", b"t"]
-    shown = [[(path, node.ino, type(node)) for path, node in tree_of([member]).walk() if path != "/f"]
-             for member in (Member((b"f",), content), group)]
-    assert shown[0] == shown[1]
 
 
 def test_fields_merge_with_other_contents_of_their_name() -> None:

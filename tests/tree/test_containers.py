@@ -42,19 +42,6 @@ def names_open(sources: Sources) -> list[str]:
 # Verdicts.
 
 
-def test_a_refused_container_is_a_file_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
-    whole = made(a=b"abc")
-    tree = sources_of(MemoryStore({"good": whole, "cut": whole[:-1], "new": made(version=2)})).tree
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            tree.root.listing()
-    reasons = {name: tree.lookup(name).xattrs()["user.glassfs.error"] for name in ("cut", "new")}
-    assert reasons == {"cut": b"is cut", "new": b"has version 2"}
-    assert [record.getMessage() for record in caplog.records] == ["memory/cut: is cut", "memory/new: has version 2"]
-    assert value(tree, "/cut") == whole[:-1]
-    assert value(tree, "/good/a.bin") == b"abc"
-
-
 @pytest.mark.parametrize("error", [DeviceFailed("slow disk"), NotAllowed("not now")])
 @pytest.mark.parametrize("where", ["opening", "reading"])
 def test_an_unreadable_container_is_a_file_for_now(error: GlassfsError, where: str) -> None:

@@ -62,23 +62,6 @@ def test_parsed_containers_stay_within_the_budget() -> None:
     assert weight(sources) == 0
 
 
-def test_an_evicted_container_is_the_same_when_parsed_again() -> None:
-    store = many(3)
-    sources = sources_within(store, 1)
-    directory = container_at(sources, "/0000")
-    before = directory.child("a.bin")
-    opens = store.opens
-    container_at(sources, "/0001")
-    assert len(sources.containers.all_open()) == 1
-    after = directory.child("a.bin")
-    assert after is not before
-    assert after.origin.lease is before.origin.lease is container_at(sources, "/0000").origin.lease
-    assert (after.ino, after.origin.identity) == (before.ino, before.origin.identity)
-    assert not before.origin.lease.is_retired
-    assert before.read(0, 9) == after.read(0, 9) == b"0000"
-    assert store.opens == opens + 2  # the other one, and this one
-
-
 def test_a_leased_deleted_container_can_be_parsed_again() -> None:
     store = many(3)
     sources = sources_within(store, 1)
