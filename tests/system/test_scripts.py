@@ -17,7 +17,6 @@ import fuzzing_reading
 import mutants
 import pytest
 import tskit
-from benchmarks.recipes import KNOWN
 from benchmarks.report import Report, row_text
 from benchmarks.sides import SIDES
 from benchmarks.workloads import WORKLOADS, Samples
@@ -102,17 +101,12 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
         *["dataset-samples"] * 3, *["dataset-loader"] * 3, *["dataset-cores"] * 3, "dataset-query", "dataset-query",
         "dataset-find", "dataset-find", "dataset-ls", "mp4", "parquet",
     ]
-    has_floor = SIDES["C server"].missing() is None
     for measure in (store, *others):
-        for side in measure["sides"].values():
-            assert len(side["samples"]) == 1 and side["median"] > 0
-        name, sides = measure["workload"], set(measure["sides"])
-        is_of_catalogue = name in DATASET and measure["measure"] == KNOWN  # which only mounts of glassfs have
-        assert "glassfs" in sides and ("kastore load" in sides) == (measure is store)
-        assert ("plain" in sides) == (name not in OF_VIEWS and not is_of_catalogue)
-        assert ("C server" in sides) == (
-            has_floor and name in DATASET and name != "dataset-ls" and not is_of_catalogue
-        )
+        assert "glassfs" in measure["sides"]
+        assert all(len(side["samples"]) == 1 and side["median"] > 0 for side in measure["sides"].values())
+    sides = {side for measure in others for side in measure["sides"]}
+    assert "kastore load" in store["sides"] and "plain" in store["sides"]
+    assert "plain" in sides and ("C server" in sides) == (SIDES["C server"].missing() is None)
     tables = (tmp_path / "report.md").read_text()
     assert "goal ≤ 3 × kastore load" in tables
     assert all(measure["title"] in tables for measure in (store, *others))

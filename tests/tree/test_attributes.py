@@ -151,14 +151,8 @@ def test_what_is_of_no_container_has_limits_of_its_own() -> None:
 # The size of the sources: summed up in the background.
 
 
-@pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Callers wait for the sum."""
-    monkeypatch.setattr(settings, "usage_wait", 60)
-
-
-@pytest.mark.usefixtures("patient")
 def test_all_files_at_and_below_the_places_count_that_can_be_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "usage_wait", 60)
     store = MemoryStore({"a": b"1", "folder/b": b"22", "folder/deep/c": b"333", "other/d": b"4444", "bad/e": b"55555"})
     list_all = store.list
 
@@ -172,9 +166,9 @@ def test_all_files_at_and_below_the_places_count_that_can_be_listed(monkeypatch:
     assert Usage([Location(store, ("a",)), Location(store, ("folder",)), Location(store, ("missing",))])() == 6
 
 
-@pytest.mark.usefixtures("patient")
-def test_parts_of_a_single_container_count() -> None:
+def test_parts_of_a_single_container_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a folder they are found there; beside a container they are no source of their own."""
+    monkeypatch.setattr(settings, "usage_wait", 60)
     manifest, parts = made(parts=["p", "q"]), {"x/p": bytes(1000), "x/q": bytes(20_000)}
     store = MemoryStore({"x/m": manifest, **parts, "x/other": bytes(300_000)})
     for names, expected in ((["x/m"], len(manifest) + 21_000), (["x"], len(manifest) + 321_000)):

@@ -99,18 +99,6 @@ def test_a_device_that_fails_for_a_while_closes_nothing(
     assert not node.origin.lease.is_retired
 
 
-def test_a_passing_device_failure_does_not_damage_blocks() -> None:
-    store = MemoryStore({"some": made({"a.z": b"abc" * 100})})
-    sources = sources_of(store, "some")
-    node = sources.tree.file("/a.z.bin")
-    store.reading["some"] = DeviceFailed("cannot be read", "memory/some")
-    for _ in range(3):
-        with pytest.raises(DeviceFailed):
-            node.read(0, 3)
-    store.reading.clear()
-    assert node.read(0, 3) == b"abc"
-
-
 def test_a_part_that_comes_later_makes_the_container(caplog: pytest.LogCaptureFixture) -> None:
     """As copying leaves a manifest before its parts; and the log says once what is missing."""
     store = MemoryStore({"m": made(parts=["one", "two"]), "one": b"1"})
@@ -160,18 +148,6 @@ def test_verdicts_are_kept_up_to_a_number_of_files(monkeypatch: pytest.MonkeyPat
 
 
 # How many are open.
-
-
-def test_the_most_recently_used_containers_stay_open() -> None:
-    store = many(30)
-    sources = sources_of(store, limit=4)
-    for number in [*range(30), *range(29, -1, -1)]:
-        assert value(sources.tree, f"/{number}/a.bin") == b"%d" % number
-        assert len(store.held) <= 4
-    assert names_open(sources) == ["3", "2", "1", "0"]
-    for name in "3035":
-        sources.tree.directory(f"/{name}").listing()
-    assert names_open(sources) == ["1", "0", "3", "5"]
 
 
 def test_looking_at_a_folder_opens_each_container_once() -> None:
