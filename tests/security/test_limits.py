@@ -241,16 +241,13 @@ def test_image_read_in_pieces_is_read_once(shared: Shared, source: Path) -> None
     assert video.nbytes <= read < 2.1 * video.nbytes, "once for the checksum of the block, once for the images"
 
 
-def limited(descriptors: int) -> list[str]:
-    return ["sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh"]
-
-
 @pytest.mark.slow
 def test_manifest_of_more_parts_than_descriptors(shared: Shared, source: Path) -> None:
     parts = 1100
     reward, joints = np.arange(parts, dtype="<f4"), np.arange(parts * 2, dtype="<f4").reshape(parts, 2)
     manifest = write_chunked(source, "long", {"reward": reward, "signal/joints": joints}, 1)
-    alone, folder = shared(manifest, before=limited(256)), shared(source, before=limited(256))
+    before = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh"]
+    alone, folder = shared(manifest, before=before), shared(source, before=before)
     for root in (alone.path, folder.path / manifest.name):
         assert root.is_dir(), "the manifest is shown as a plain file"
         assert (root / "reward.npy").read_bytes() == npy(reward)

@@ -109,7 +109,7 @@ def test_changed_mode_reaches_readers(shared: Shared, source: Path, scale: Scale
         until_readable(shown)
         changed.chmod(0o600)
         until_readable(shown, expected=False)
-        assert mode(shown) == 0o400
+        wait_until(lambda shown=shown: mode(shown) == 0o400)  # type: ignore[misc]
         changed.chmod(0o644)
         until_readable(shown)
         assert mode(shown) == 0o444

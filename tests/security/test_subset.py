@@ -34,7 +34,7 @@ from tests.security.places import (
 )
 from tests.security.users import Child, User
 
-TREES = (10, pytest.param(600, marks=pytest.mark.slow))
+TREES = 600
 USERS = (User(54321, 54321), User(54322, 54321, (54323,)), User(54323, 54324))
 OWNERS = (User(0, 0), *USERS, User(54322, 54324), User(0, 54321))
 FILE_MODES = (0o644, 0o644, 0o644, 0o600, 0o640, 0o604, 0o444, 0o000, 0o400, 0o664, 0o755, 0o044)
@@ -178,10 +178,9 @@ def below_links(source: Path, grown: Grown) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trees", TREES)
-def test_random_trees(shared: Shared, place: Path, source: Path, trees: int) -> None:
+def test_random_trees(shared: Shared, place: Path, source: Path) -> None:
     gardener = Gardener(source, make_folder(place / "made"), has_access_lists(place))
-    for seed in range(trees):
+    for seed in range(TREES):
         gardener.grow(seed)
     grown = gardener.grown
     mount = str(shared(source).path)
