@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import make_samples
@@ -9,6 +10,8 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from glassfs.filesystem import GlassfsFileSystem
+
+Range = tuple[str, int, int]
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +40,18 @@ def write_values(path: Path, value: float, count: int = 1000) -> None:
     """A container with ``values.npy``, all of them the same."""
     with KastoreWriter(path) as store:
         store.add("values", [value] * count)
+
+
+def ranges(files: dict[str, bytes], count: int, seed: int) -> list[Range]:
+    generator = random.Random(seed)
+    found = []
+    for _ in range(count):
+        name = generator.choice(sorted(files))
+        start = generator.randrange(len(files[name]) + 1)
+        found.append((name, start, generator.randrange(start, len(files[name]) + 1)))
+    return found
+
+
+@pytest.fixture
+def files(folder: GlassfsFileSystem) -> dict[str, bytes]:
+    return {name: folder.cat_file(name) for name in folder.find("") if "/images/" not in name or "00001" in name}

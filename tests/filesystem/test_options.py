@@ -28,7 +28,6 @@ URL = "http://host:9000"
     (("file://localhost/a/run.kdb", "file"), "/a/run.kdb"),
     ((Path("/a/run.kdb"),), "/a/run.kdb"),
     (("/a/x::y/run.kdb", "file", {"auto_mkdir": False}), "/a/x::y/run.kdb"),
-    (("s3://b/run.kdb",), "s3://b/run.kdb"),
     (("b/run.kdb", "s3"), "s3://b/run.kdb"),
     (("b/run.kdb", "s3a"), "s3a://b/run.kdb"),
     (("s3://b/run.kdb", "s3a"), "s3://b/run.kdb"),
@@ -62,7 +61,6 @@ def test_a_name_is_put_together_again(given: tuple[Any, ...], source: str) -> No
     (("b/r", "gcs", {"token": "google_default"}), {}),
     (("b/r", "gs", {"token": "ya29.x", "endpoint_url": URL}), {"token": "ya29.x", "endpoint": URL}),
     (("c/r", "az", {"account_name": "a", "account_key": "k"}), {"key": "a", "secret": "k"}),
-    (("c/r", "abfs", {"anon": True}), {"anonymous": True}),
     (("https://h/r", "https", {"token": "t", "block_size": 0, "simple_links": True}), {"token": "t"}),
     (("b/r", "s3", {"endpoint_url": URL, "client_kwargs": {"endpoint_url": URL}}), {"endpoint": URL}),
     (
@@ -86,9 +84,7 @@ def test_options_are_understood(given: tuple[Any, ...], expected: dict[str, Any]
     (("b/r", "s3", {"key": 3}), "s3://b/r: the option key has to be a text, not int"),
     (("b/r", "s3", {"timeout": "2"}), "s3://b/r: the option timeout has to be a number over 0"),
     (("b/r", "s3", {"poll": True}), "s3://b/r: the option poll has to be a number over 0"),
-    (("b/r", "s3", {"disk_cache_size": 0}), "s3://b/r: the option disk_cache_size has to be a number over 0"),
     (("b/r", "s3", {"endpoint_url": "h:9"}), "s3://b/r: the option endpoint has to be a URL such as https://host:9000"),
-    (("b/r", "gs", {"token": {"type": "x"}}), "gs://b/r: the option token has to be a text, not dict"),
     (
         ("b/r", "gs", {"token": "/home/a/key.json"}),
         "gs://b/r: the option token names a file: "
@@ -101,7 +97,6 @@ def test_options_are_understood(given: tuple[Any, ...], expected: dict[str, Any]
     ),
     (("/a/r", "file", {"mode": "w"}), "/a/r: glassfs does not know the option mode for local files"),
     (("s3://b/r", "file"), "s3://b/r: is not a name of the protocol file"),
-    (("s3://b/r", "gs"), "s3://b/r: is not a name of the protocol gs"),
     (("file:///a/r", "s3"), "file:///a/r: is not a name of the protocol s3"),
     (
         ("https://u:p@h/r?sig=x", "simplecache"),

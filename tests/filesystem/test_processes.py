@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import pickle
-import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,26 +13,10 @@ import pytest
 
 from glassfs.filesystem import GlassfsFileSystem
 from tests.conftest import Scale
-from tests.filesystem.conftest import write_values
+from tests.filesystem.conftest import ranges, write_values
 from tests.library.test_sessions import forked
 
 LONGEST_PICKLE = 2000
-Range = tuple[str, int, int]
-
-
-def ranges(files: dict[str, bytes], count: int, seed: int) -> list[Range]:
-    generator = random.Random(seed)
-    found = []
-    for _ in range(count):
-        name = generator.choice(sorted(files))
-        start = generator.randrange(len(files[name]) + 1)
-        found.append((name, start, generator.randrange(start, len(files[name]) + 1)))
-    return found
-
-
-@pytest.fixture
-def files(folder: GlassfsFileSystem) -> dict[str, bytes]:
-    return {name: folder.cat_file(name) for name in folder.find("") if "/images/" not in name or "00001" in name}
 
 
 def test_concurrent_reads_return_the_right_data(place: Path, files: dict[str, bytes], scale: Scale) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from PIL import Image
 
 import glassfs
 from glassfs.filesystem import GlassfsFileSystem
+from tests.filesystem.conftest import Range, ranges
+from tests.optional import package
 
 STATE = "episodes/0/state"
 
@@ -134,7 +138,7 @@ def test_dask(place: Path, tasks: list[str], robot: GlassfsFileSystem) -> None:
 def test_dask_tables(place: Path, tasks: list[str]) -> None:
     import dask
 
-    frames = pytest.importorskip("dask.dataframe")
+    frames = package("dask.dataframe")
     with dask.config.set(scheduler="threads"):
         table = frames.read_parquet(f"glassfs://episodes.parquet::{place}/robot.kdb").compute()
         assert table["language_instruction"].tolist() == tasks
@@ -142,7 +146,7 @@ def test_dask_tables(place: Path, tasks: list[str]) -> None:
 
 @pytest.fixture
 def worker_processes() -> Iterator[Any]:
-    distributed = pytest.importorskip("distributed")
+    distributed = package("distributed")
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None, host="127.0.0.1",
     ) as cluster, distributed.Client(cluster) as client:
@@ -150,13 +154,40 @@ def worker_processes() -> Iterator[Any]:
 
 
 @pytest.mark.slow
-def test_dask_workers(folder: GlassfsFileSystem, worker_processes: Any) -> None:
-    """Two processes, and 1,000 ranges."""
-    names = folder.glob("**/*.npy")
-    whole = {name: folder.cat_file(name) for name in names}
-    wanted = [(names[number % len(names)], number % 97, number % 97 + number) for number in range(1000)]
+def test_dask_workers(folder: GlassfsFileSystem, files: dict[str, bytes], worker_processes: Any) -> None:
+    wanted = ranges(files, 1000, 4)
     futures = worker_processes.map(lambda one, fs: fs.cat_file(*one), wanted, fs=folder)
-    assert worker_processes.gather(futures) == [whole[name][start:end] for name, start, end in wanted]
+    assert worker_processes.gather(futures) == [files[name][start:end] for name, start, end in wanted]
+
+
+def read_both_ways(fs: GlassfsFileSystem, wanted: list[Range]) -> list[tuple[Range, bytes]]:
+    found = []
+    for number, (name, start, end) in enumerate(wanted):
+        if number % 2:
+            found.append(((name, start, end), fs.cat_file(name, start, end)))
+            continue
+        with fs.open(name) as file:
+            file.seek(start)
+            found.append(((name, start, end), file.read(end - start)))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_pytorch_workers(place: Path, files: dict[str, bytes], method: str) -> None:
+    torch = package("torch", "torch")
+    fs = GlassfsFileSystem(place, cache_size=1 << 20)
+    wanted = {(name, start, end): files[name][start:end] for name, start, end in ranges(files, 1000, 5)}
+    with ThreadPoolExecutor(4) as pool:  # there are threads, and all is in use, when workers are forked off
+        assert list(pool.map(fs.cat_file, files)) == list(files.values())
+    loader = torch.utils.data.DataLoader(
+        list(wanted), batch_size=16, shuffle=True, num_workers=2, multiprocessing_context=method,
+        persistent_workers=True, collate_fn=partial(read_both_ways, fs),
+    )
+    for _ in range(2):
+        assert dict(item for batch in loader for item in batch) == wanted
+    assert all(fs.cat_file(*one) == data for one, data in wanted.items())
 
 
 def test_what_stands_on_it_can_be_stood_on(place: Path, robot: GlassfsFileSystem, tmp_path: Path) -> None:

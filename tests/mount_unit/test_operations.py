@@ -229,6 +229,7 @@ def test_file_with_a_hard_link_has_a_short_timeout(tmp_path: Path) -> None:
 def test_entered_manifest_gets_another_id_and_both_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a remote store, where names decide until a container is entered."""
     monkeypatch.setattr(registry, "BUILT_IN", {FORMAT.name: FORMAT.suffixes})
+    monkeypatch.setattr(registry, "_built_in", lambda name: FORMAT)
     store = MemoryStore({"m.made": made(parts=["one"]), "one": b"1"}, is_remote=True)
     store.set_permissions("one", 0o600)
     sources, kernel = served(store)

@@ -12,6 +12,7 @@ import pytest
 
 from tests.mount.mounts import require
 from tests.security.daemons import Daemon, force_away
+from tests.security.places import make_folder
 
 Shared = Callable[..., Daemon]
 
@@ -36,6 +37,12 @@ def place() -> Iterator[Path]:
         if point.startswith(f"{folder}/"):
             force_away(Path(point))
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def source(place: Path) -> Path:
+    """An empty folder to be mounted."""
+    return make_folder(place / "source")
 
 
 @pytest.fixture

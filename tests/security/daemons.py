@@ -27,16 +27,15 @@ class Daemon(Served):
 
     def __init__(
         self, sources: Sequence[Path], path: Path, *, options: Sequence[str] = (), before: Sequence[str] = (),
-        variables: dict[str, str] | None = None, cwd: Path | None = None, patience: float = SECONDS,
-        log: Path | None = None,
+        patience: float = SECONDS, log: Path | None = None,
     ) -> None:
         self.path = path
         self.log = log or Path(f"{path}.log")
         words = [word for option in options for word in ("-o", option)]
         self.process = subprocess.Popen(
             [*before, *COMMAND, "mount", "-f", *words, "--log-file", self.log, *sources, path],
-            env=os.environ | (variables or {}), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE, text=True, errors="surrogateescape", cwd=cwd,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+            errors="surrogateescape",
         )
         self.pid = self.process.pid
         try:

@@ -11,13 +11,12 @@ from PIL import Image
 
 from tests.security import bombs
 from tests.security.conftest import Shared
-from tests.security.places import make_folder
+from tests.security.daemons import Daemon
 from tests.security.users import Child
 from tests.waiting import wait_until
 
 MIB = 1 << 20
 PEAK, SETTLED = 200 * MIB, 60 * MIB
-PIECE = 1 << 20
 HEADER = 128
 TABLE = (16, 4, 1 << 20)  # columns, blocks in each, rows in each block of 8 MiB
 WIDE = (8, 1, 15 << 19)  # the same for blocks of 60 MiB
@@ -32,7 +31,7 @@ def zeros_between(path: Path, begin: int, end: int) -> bool:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
     try:
         while begin < end:
-            data = os.pread(descriptor, min(PIECE, end - begin), begin)
+            data = os.pread(descriptor, min(MIB, end - begin), begin)
             if not data or data.count(0) != len(data):
                 return False
             begin += len(data)
@@ -41,32 +40,28 @@ def zeros_between(path: Path, begin: int, end: int) -> bool:
         os.close(descriptor)
 
 
-def column_reader(number: int) -> Callable[[Path], bool]:
+def column_reader(number: int) -> Reader:
     """Read a column from one block into the next one. Readers start in different blocks."""
     _, blocks, rows = TABLE
     first = (number // TABLE[0]) % (blocks - 1)
     return lambda path: zeros_between(path, HEADER + first * rows * 8, HEADER + (first + 2) * rows * 8)
 
 
-def wide_reader(number: int) -> Callable[[Path], bool]:
+def wide_reader(number: int) -> Reader:
     """Read distant pieces of a column, which is one block. Together the readers want more blocks than fit."""
-    end = WIDE[2] * 8 - PIECE
-    places = [HEADER + (number % 8 * PIECE + end * third // 3) % end for third in range(4)]
-    return lambda path: all(zeros_between(path, begin, begin + PIECE) for begin in places)
+    end = WIDE[2] * 8 - MIB
+    places = [HEADER + (number % 8 * MIB + end * third // 3) % end for third in range(4)]
+    return lambda path: all(zeros_between(path, begin, begin + MIB) for begin in places)
 
 
-def block_reader(number: int) -> Callable[[Path], bool]:
+def ends_reader(*ends: tuple[int, int]) -> Callable[[int], Reader]:
     """Read the end of a block first, which takes decoding all of it, or its beginning first."""
-    ends = [(BLOCK - 64 * 1024, BLOCK), (0, 64 * 1024)]
-    return lambda path: all(zeros_between(path, *ends[(number + turn) % 2]) for turn in range(2))
+    return lambda number: lambda path: all(zeros_between(path, *ends[(number + turn) % 2]) for turn in range(2))
 
 
-def image_reader(number: int) -> Callable[[Path], bool]:
-    def read(path: Path) -> bool:
-        with Image.open(path) as image:
-            return image.getextrema() == ((0, 0),) * 3
-
-    return read
+def read_image(path: Path) -> bool:
+    with Image.open(path) as image:
+        return image.getextrema() == ((0, 0),) * 3
 
 
 def outcome(read: Reader, path: Path) -> bool | str:
@@ -77,20 +72,22 @@ def outcome(read: Reader, path: Path) -> bool | str:
         return error.strerror or str(error)
 
 
-def chunk_reader(number: int) -> Reader:
-    """Read the end of a dataset first, which takes decoding its last chunk, or its beginning first."""
-    ends = [(CHUNKS * CHUNK, CHUNKS * CHUNK + HEADER), (4096, 1 << 16)]
-    return lambda path: all(zeros_between(path, *ends[(number + turn) % 2]) for turn in range(2))
-
-
+block_reader = ends_reader((BLOCK - 64 * 1024, BLOCK), (0, 64 * 1024))
+chunk_reader = ends_reader((CHUNKS * CHUNK, CHUNKS * CHUNK + HEADER), (4096, 1 << 16))
 KINDS: dict[str, tuple[Callable[[Path], list[str]], Callable[[int], Reader]]] = {
     "idv": (lambda path: bombs.write_table(path, *TABLE), column_reader),
     "idv of large blocks": (lambda path: bombs.write_table(path, *WIDE), wide_reader),
     "zstd": (lambda path: bombs.write_blocks(path, "zstd", BLOCKS, BLOCK), block_reader),
     "lz4": (lambda path: bombs.write_blocks(path, "lz4", BLOCKS, BLOCK), block_reader),
-    "png": (lambda path: bombs.write_video(path, BLOCKS, 2048), image_reader),
+    "png": (lambda path: bombs.write_video(path, BLOCKS, 2048), lambda number: read_image),
     "hdf5": (lambda path: bombs.write_chunks(path, 4, CHUNKS, CHUNK), chunk_reader),
 }
+
+
+def check_memory(daemon: Daemon, cache: int) -> None:
+    peak = daemon.resident("VmHWM")
+    assert peak <= cache * MIB + PEAK, f"{peak // MIB} MiB"
+    wait_until(lambda: daemon.resident("VmRSS") <= cache * MIB + SETTLED, what="memory within the budget afterwards")
 
 
 @pytest.mark.slow
@@ -103,36 +100,30 @@ KINDS: dict[str, tuple[Callable[[Path], list[str]], Callable[[int], Reader]]] = 
     ],
 )
 def test_memory_stays_within_the_budget(
-    shared: Shared, place: Path, kind: str, readers: int, cache: int, record_property: Callable[[str, object], None],
+    shared: Shared, source: Path, kind: str, readers: int, cache: int, record_property: Callable[[str, object], None],
 ) -> None:
     """Each reader gets correct bytes or an error. The daemon neither exceeds the budget nor stays large."""
     write, reader = KINDS[kind]
-    container = make_folder(place / "source") / "bomb"
-    files = write(container)
-    daemon = shared(container, options=[f"cache_size={cache}M"])
+    files = write(source / "bomb")
+    daemon = shared(source / "bomb", options=[f"cache_size={cache}M"])
     children = [
         Child(outcome, reader(number), daemon.path / files[number % len(files)]) for number in range(readers)
     ]
     seen = [child.result(300) for child in children]
-    peak = daemon.resident("VmHWM")
-    record_property("peak, MiB", peak // MIB)
+    record_property("peak, MiB", daemon.resident("VmHWM") // MIB)
     assert False not in seen, "wrong bytes"
     assert seen.count(True) > 0, seen
-    assert peak <= cache * MIB + PEAK, f"{peak // MIB} MiB"
-    wait_until(lambda: daemon.resident("VmRSS") <= cache * MIB + SETTLED, what="memory within the budget afterwards")
+    check_memory(daemon, cache)
 
 
 @pytest.mark.slow
 def test_listing_files_that_describe_much_stays_within_the_budget(
-    shared: Shared, place: Path, record_property: Callable[[str, object], None],
+    shared: Shared, source: Path, record_property: Callable[[str, object], None],
 ) -> None:
     """What is known of containers belongs to them: their number does not add up in caches of modules."""
-    folder = make_folder(place / "source")
-    bombs.write_headers(folder, 20)
-    daemon = shared(folder, options=["cache_size=64M"])
-    for path in sorted(folder.iterdir()):
+    bombs.write_headers(source, 20)
+    daemon = shared(source, options=["cache_size=64M"])
+    for path in sorted(source.iterdir()):
         assert len([name for name in os.listdir(daemon.path / path.name) if name.endswith(".npy")]) in (2, 40)
-    peak = daemon.resident("VmHWM")
-    record_property("peak, MiB", peak // MIB)
-    assert peak <= 64 * MIB + PEAK, f"{peak // MIB} MiB"
-    wait_until(lambda: daemon.resident("VmRSS") <= 64 * MIB + SETTLED, what="memory within the budget afterwards")
+    record_property("peak, MiB", daemon.resident("VmHWM") // MIB)
+    check_memory(daemon, 64)

@@ -81,11 +81,10 @@ def attack(one: Path, other: Path, look: Callable[[], list[bytes | int]]) -> Non
 
 
 @pytest.fixture
-def incoming(place: Path) -> Path:
+def incoming(place: Path, source: Path) -> Path:
     """A folder of STRANGER's in the source, beside a folder ``outside`` of root's."""
-    make_folder(place / "source")
     make_folder(place / "outside")
-    return make_folder(place / "source/incoming", owner=STRANGER)
+    return make_folder(source / "incoming", owner=STRANGER)
 
 
 @pytest.mark.slow

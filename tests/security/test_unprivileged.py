@@ -27,7 +27,12 @@ AS_STRANGER = ("setpriv", "--reuid", str(STRANGER.uid), "--regid", str(STRANGER.
 AS_NOBODY = ("setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups")
 """A user with a name, which fusermount demands."""
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
+BY_NAMESPACE = *AS_STRANGER, *NAMESPACE
 GLASSFS = " ".join(COMMAND)
+MOUNT = f'{GLASSFS} mount "$1" "$2"\n'
+READ = """od -An -v -tx1 "$2/word.npy" | tr -d ' \\n'; echo\n"""
+PID = """pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")\n"""
+UMOUNT = f'{GLASSFS} umount "$2"\n'
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def point(place: Path) -> Path:
     for tool in (AS_STRANGER[0], NAMESPACE[0]):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool} is not installed: apt install util-linux")
-    done = subprocess.run([*AS_STRANGER, *NAMESPACE, "true"], capture_output=True, text=True, check=False, cwd="/")
+    done = subprocess.run([*BY_NAMESPACE, "true"], capture_output=True, text=True, check=False, cwd="/")
     if done.returncode != 0:
         pytest.skip(f"no user namespace for others: {done.stderr.strip()}")
     write_store(place / "store.kas", WORD)
@@ -65,13 +70,12 @@ def make_reachable(*wanted: str | Path) -> None:
 
 def run_in_namespace(
     place: Path, script: str, *arguments: str | Path, mode: int = 0o666,
-    words: Sequence[str] = (*AS_STRANGER, *NAMESPACE),
+    words: Sequence[str] = BY_NAMESPACE,
 ) -> tuple[int, str, str]:
     """Run a shell script as STRANGER with a /dev/fuse of this mode; return exit status, output and errors.
 
     ``words`` are in front of the command of the shell.
     """
-
     devices = make_folder(place / "devices")
 
     def inside() -> tuple[int, str, str] | None:
@@ -95,20 +99,30 @@ def run_in_namespace(
     return found
 
 
+def printed(place: Path, script: str, *arguments: str | Path, words: Sequence[str] = BY_NAMESPACE) -> list[str]:
+    """Run a script of which each command has to succeed, and return the lines of its output."""
+    status, output, errors = run_in_namespace(place, f"set -e\n{script}", *arguments, words=words)
+    assert (status, errors) == (0, "")
+    return output.splitlines()
+
+
+def refusal(
+    place: Path, script: str, *arguments: str | Path, mode: int = 0o666, words: Sequence[str] = AS_NOBODY,
+) -> str:
+    """Return the one line with which a command fails."""
+    status, output, errors = run_in_namespace(place, script, *arguments, mode=mode, words=words)
+    assert (status, output, errors.count("\n")) == (1, "", 1)
+    return errors
+
+
 def test_mount_in_an_unprivileged_namespace(place: Path, point: Path) -> None:
     """Mount, read and unmount without fusermount3; the mount is invisible outside, and its daemon ends."""
     script = f"""
-        set -e
-        {GLASSFS} mount "$1" "$2"
-        od -An -v -tx1 "$2/word.npy" | tr -d ' \\n'; echo
-        pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
-        {GLASSFS} umount "$2"
+        {MOUNT}{READ}{PID}{UMOUNT}
         ls "$2"
         for _ in $(seq 1200); do if ! kill -0 "$pid" 2>/dev/null; then echo ended; break; fi; sleep 0.1; done
     """
-    status, output, errors = run_in_namespace(place, script, place / "store.kas", point)
-    assert (status, errors) == (0, "")
-    data, end = output.splitlines()
+    data, end = printed(place, script, place / "store.kas", point)
     assert bytes.fromhex(data) == npy(np.frombuffer(WORD, "u1"))
     assert end == "ended"
     assert not is_mounted(point)
@@ -126,17 +140,15 @@ def test_mount_by_fusermount(place: Path, point: Path, program: str, end: str) -
             pytest.skip(f"{program} is not installed")
         (tools / name).symlink_to(found)
     script = f"""
-        set -e
         full=$PATH; PATH=$3
-        {GLASSFS} mount "$1" "$2"
+        {MOUNT}
         PATH=$full
         grep " $2 " /proc/self/mountinfo
-        od -An -v -tx1 "$2/word.npy" | tr -d ' \\n'; echo
-        pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
+        {READ}{PID}
         PATH=$3
         case $4 in
-        umount) {GLASSFS} umount "$2";;
-        KILL) kill -KILL $pid; {GLASSFS} mount "$1" "$2"; {GLASSFS} umount "$2";;
+        umount) {UMOUNT};;
+        KILL) kill -KILL $pid; {MOUNT}{UMOUNT};;
         *) kill -$4 $pid;;
         esac
         PATH=$full
@@ -145,10 +157,7 @@ def test_mount_by_fusermount(place: Path, point: Path, program: str, end: str) -
         done
         ls "$2"
     """
-    arguments = place / "store.kas", point, tools, end
-    status, output, errors = run_in_namespace(place, script, *arguments, words=AS_NOBODY)
-    assert (status, errors) == (0, "")
-    mounted, data, left = output.splitlines()
+    mounted, data, left = printed(place, script, place / "store.kas", point, tools, end, words=AS_NOBODY)
     assert " ro,nosuid,nodev,noexec,relatime " in mounted
     assert " - fuse.glassfs " in mounted and "allow_other" not in mounted
     assert bytes.fromhex(data) == npy(np.frombuffer(WORD, "u1"))
@@ -160,50 +169,42 @@ def test_failure_of_fusermount_is_reported(place: Path, point: Path) -> None:
     tools = make_folder(place / "tools", 0o755)
     (tools / "fusermount3").write_text("#!/bin/sh\necho fusermount3: it is forbidden >&2; exit 1")
     (tools / "fusermount3").chmod(0o755)
-    script = f'PATH=$3 {GLASSFS} mount "$1" "$2"'
-    status, output, errors = run_in_namespace(place, script, place / "store.kas", point, tools, words=AS_NOBODY)
-    assert (status, output) == (1, "")
-    assert errors == f"glassfs: {point}: cannot be mounted: fusermount3: it is forbidden\n"
+    said = refusal(place, f"PATH=$3 {MOUNT}", place / "store.kas", point, tools)
+    assert said == f"glassfs: {point}: cannot be mounted: fusermount3: it is forbidden\n"
 
 
 @pytest.mark.slow
 def test_guard_of_an_ordinary_user_can_end_the_connection(place: Path, point: Path) -> None:
     """The kernel gives the file ``abort`` of a connection to the user who mounted."""
     script = f"""
-        set -e
-        {GLASSFS} mount "$1" "$2"
-        pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
+        {MOUNT}{PID}
         for _ in $(seq 600); do
             for guard in $(cat /proc/$pid/task/$pid/children); do
                 case $(tr '\\0' ' ' </proc/$guard/cmdline) in glassfs-guard*) readlink /proc/$guard/fd/1; break 2;; esac
             done
             sleep 0.1
         done
-        {GLASSFS} umount "$2"
+        {UMOUNT}
     """
-    status, output, errors = run_in_namespace(place, script, place / "store.kas", point)
-    assert (status, errors) == (0, "")
-    assert output.strip().endswith("/abort")
+    (output,) = printed(place, script, place / "store.kas", point)
+    assert output.endswith("/abort")
 
 
 def test_worker_of_an_ordinary_user_has_no_rights(place: Path, point: Path) -> None:
     """The root of the namespace is the user, and no user nobody exists there."""
     write_numbers(place / "a.h5")
     script = f"""
-        set -e
-        {GLASSFS} mount "$1" "$2"
+        {MOUNT}
         ls "$2/group"
-        pid=$(sed -n 's/.*"pid": \\([0-9]*\\).*/\\1/p' "$2/.glassfs/status.json")
+        {PID}
         for server in $(cat /proc/$pid/task/*/children); do
             for worker in $(cat /proc/$server/task/*/children); do
                 grep -E '^(Uid|Gid|Cap|NoNewPrivs|Seccomp)' /proc/$worker/status
             done
         done
-        {GLASSFS} umount "$2"
+        {UMOUNT}
     """
-    status, output, errors = run_in_namespace(place, script, place / "a.h5", point)
-    assert (status, errors) == (0, "")
-    listed, *lines = output.splitlines()
+    listed, *lines = printed(place, script, place / "a.h5", point)
     assert listed == "x.npy"
     found = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
     assert found["Uid"] == found["Gid"] == ["0"] * 4
@@ -216,16 +217,9 @@ def test_allow_other_needs_the_consent_of_root(place: Path, point: Path) -> None
         pytest.skip("root allows it here")
     shutil.chown(point, "nobody")
     script = f'{GLASSFS} mount -o allow_other "$1" "$2"'
-    status, output, errors = run_in_namespace(place, script, place / "store.kas", point, words=AS_NOBODY)
-    assert (status, output) == (1, "")
-    assert len(errors.splitlines()) == 1
-    assert "user_allow_other" in errors
+    assert "user_allow_other" in refusal(place, script, place / "store.kas", point)
 
 
 def test_device_that_cannot_be_opened_is_named(place: Path, point: Path) -> None:
-    status, output, errors = run_in_namespace(
-        place, f'{GLASSFS} mount "$1" "$2"', place / "store.kas", point, mode=0o600,
-    )
-    assert (status, output) == (1, "")
-    assert len(errors.splitlines()) == 1
-    assert "/dev/fuse cannot be opened (Permission denied)" in errors
+    said = refusal(place, MOUNT, place / "store.kas", point, mode=0o600, words=BY_NAMESPACE)
+    assert "/dev/fuse cannot be opened (Permission denied)" in said

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from glassfs.cli import install
 from glassfs.cli.man import page
+from tests.cli.glassfs_command import glassfs as in_process
 from tests.mount.mounts import glassfs
 
 BIN = Path(sys.executable).parent
+SERVICE = "usr/lib/systemd/system/glassfs@.service"
 WRITTEN = {
     "lib/systemd/system/glassfs@.service", "share/doc/glassfs/mnt-datasets.automount",
     "share/doc/glassfs/mnt-datasets.mount", "share/man/man1/glassfs.1",
@@ -43,34 +44,31 @@ def run(*words: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def sbin(tmp_path: Path) -> Path:
-    path = tmp_path / "sbin"
-    path.mkdir()
-    return path
+def words(tmp_path: Path) -> list[str]:
+    """A command that installs below ``sbin`` and ``usr``."""
+    (tmp_path / "sbin").mkdir()
+    return ["install", "--directory", f"{tmp_path}/sbin", "--prefix", f"{tmp_path}/usr"]
 
 
-def test_links_to_the_helper_are_made_and_removed(sbin: Path) -> None:
-    done = glassfs("install", "--directory", sbin, "--prefix", sbin.with_name("usr"))
-    assert done.returncode == 0, done.stderr
-    assert not sbin.with_name("usr").exists()
-    links = sorted(sbin.iterdir())
-    assert [link.name for link in links] == ["mount.fuse.glassfs", "mount.glassfs"]
-    for link in links:
+def test_links_to_the_helper_are_made_and_removed(words: list[str], tmp_path: Path) -> None:
+    for _ in range(2):
+        done = glassfs(*words)
+        assert done.returncode == 0, done.stderr
+        assert files_below(tmp_path) == {"sbin/mount.fuse.glassfs", "sbin/mount.glassfs"}
+    for link in (tmp_path / "sbin").iterdir():
         done = run(link)
         assert (done.returncode, "; usage: mount.glassfs SOURCE" in done.stderr) == (1, True)
-    assert glassfs("install", "--directory", sbin).returncode == 0  # again: replaced
-    assert glassfs("install", "--directory", sbin, "--remove").returncode == 0
-    assert not list(sbin.iterdir())
+    assert glassfs(*words, "--remove").returncode == 0
+    assert files_below(tmp_path) == set()
 
 
-def test_units_and_manual_are_made_and_removed(sbin: Path, tmp_path: Path) -> None:
+def test_units_and_manual_are_made_and_removed(words: list[str], tmp_path: Path) -> None:
     prefix = tmp_path / "usr"
-    words = ["install", "--directory", sbin, "--prefix", prefix]
     for _ in range(2):
         done = glassfs(*words, "--systemd")
         assert done.returncode == 0, done.stderr
         assert files_below(prefix) == WRITTEN
-    unit = (prefix / "lib/systemd/system/glassfs@.service").read_text()
+    unit = (tmp_path / SERVICE).read_text()
     commands = [line.partition("=")[2].split()[0] for line in unit.splitlines() if line.startswith("Exec")]
     assert len(commands) == 2
     for command in commands:
@@ -81,28 +79,25 @@ def test_units_and_manual_are_made_and_removed(sbin: Path, tmp_path: Path) -> No
     assert not (prefix / "share/doc/glassfs").exists()
 
 
-def test_links_to_enabled_units_are_removed(sbin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    enabled = tmp_path / "systemd"
-    monkeypatch.setattr(install, "ENABLED", enabled)
-    prefix = tmp_path / "usr"
-    words = ["--directory", str(sbin), "--prefix", str(prefix)]
-    assert CliRunner().invoke(install.command, [*words, "--systemd"]).exit_code == 0
-    wanted = enabled / "multi-user.target.wants"
+def test_links_to_enabled_units_are_removed(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(install, "ENABLED", tmp_path / "systemd")
+    assert in_process(*words, "--systemd").status == 0
+    wanted = tmp_path / "systemd/multi-user.target.wants"
     wanted.mkdir(parents=True)
-    (wanted / "glassfs@datasets.service").symlink_to(prefix / "lib/systemd/system/glassfs@.service")
+    (wanted / "glassfs@datasets.service").symlink_to(tmp_path / SERVICE)
     (wanted / "glassfs@other.service").symlink_to("/elsewhere/glassfs@.service")
-    assert CliRunner().invoke(install.command, [*words, "--remove"]).exit_code == 0
+    assert in_process(*words, "--remove").status == 0
     assert os.listdir(wanted) == ["glassfs@other.service"]
-    assert not list(sbin.iterdir())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sbin/mount.glassfs", *sorted(f"usr/{name}" for name in WRITTEN)])
-def test_foreign_files_are_neither_replaced_nor_removed(sbin: Path, tmp_path: Path, name: str) -> None:
+def test_foreign_files_are_neither_replaced_nor_removed(words: list[str], tmp_path: Path, name: str) -> None:
     foreign = tmp_path / name
     foreign.parent.mkdir(parents=True, exist_ok=True)
     foreign.write_text("something else")
-    words = ["install", "--directory", sbin, "--prefix", tmp_path / "usr"]
     done = glassfs(*words, "--systemd")
     assert done.returncode == 1
     assert str(foreign) in done.stderr and done.stderr.count("\n") == 1
@@ -113,10 +108,10 @@ def test_foreign_files_are_neither_replaced_nor_removed(sbin: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("kind", ["file", "link"])
 def test_file_that_appears_after_the_check_stays(
-    sbin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str,
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str,
 ) -> None:
     """In a prefix that other users may write to."""
-    victim, unit = tmp_path / "victim", tmp_path / "usr/lib/systemd/system/glassfs@.service"
+    victim, unit = tmp_path / "victim", tmp_path / SERVICE
     victim.write_text("mine")
     checked = install._check
 
@@ -126,15 +121,13 @@ def test_file_that_appears_after_the_check_stays(
         unit.symlink_to(victim) if kind == "link" else victim.rename(unit)
 
     monkeypatch.setattr(install, "_check", swapped)
-    done = CliRunner().invoke(install.command, [
-        "--directory", str(sbin), "--prefix", str(tmp_path / "usr"), "--systemd",
-    ])
-    assert done.exit_code == 1 and str(unit) in done.output
+    done = in_process(*words, "--systemd")
+    assert done.status == 1 and str(unit) in done.errors[0]
     assert unit.read_text() == "mine"
 
 
 @pytest.mark.slow
-def test_command_is_found_through_links_and_without_a_path(sbin: Path, tmp_path: Path) -> None:
+def test_command_is_found_through_links_and_without_a_path(words: list[str], tmp_path: Path) -> None:
     """As ``sudo`` runs it: with a PATH without the virtual environment, or through a link."""
     program = BIN / "glassfs"
     if not program.exists():
@@ -142,12 +135,10 @@ def test_command_is_found_through_links_and_without_a_path(sbin: Path, tmp_path:
     link = tmp_path / "glassfs"
     link.symlink_to(program)
     for command in ([link], [program], [sys.executable, "-m", "glassfs"]):
-        words = ("install", "--systemd", "--directory", sbin, "--prefix", tmp_path / "usr")
-        done = run(*command, *words, env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+        done = run(*command, *words, "--systemd", env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
         assert done.returncode == 0, done.stderr
-        assert os.readlink(sbin / "mount.glassfs") == str(program.with_name("mount.glassfs"))
-        unit = (tmp_path / "usr/lib/systemd/system/glassfs@.service").read_text()
-        started = re.search(r"^ExecStart=(\S+) mount ", unit, re.MULTILINE)
+        assert os.readlink(tmp_path / "sbin/mount.glassfs") == str(program.with_name("mount.glassfs"))
+        started = re.search(r"^ExecStart=(\S+) mount ", (tmp_path / SERVICE).read_text(), re.MULTILINE)
         assert started and Path(started[1]).samefile(program)
 
 
@@ -170,11 +161,11 @@ def test_refusal_names_the_whole_command(user: int) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_program_that_others_may_change_causes_a_warning(sbin: Path, tmp_path: Path) -> None:
+def test_program_that_others_may_change_causes_a_warning(words: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     program = copy_programs(folder)
     os.chown(folder, 65534, 65534)
-    done = run(program, "install", "--directory", sbin)
+    done = run(program, *words)
     assert done.returncode == 0
     assert f"glassfs: warning: user 65534 can change {folder}, and root will run {folder}/glassfs" in done.stderr
 
@@ -183,29 +174,26 @@ def test_program_that_others_may_change_causes_a_warning(sbin: Path, tmp_path: P
 @pytest.mark.parametrize("folder", [
     "with blank %h", *(pytest.param(folder, marks=pytest.mark.slow) for folder in ("bin", "with blank", "100%h")),
 ])
-def test_installed_unit_is_valid(sbin: Path, tmp_path: Path, folder: str) -> None:
+def test_installed_units_are_valid(words: list[str], tmp_path: Path, folder: str) -> None:
     """systemd-analyze checks that the program exists and can be run."""
     program = copy_programs(tmp_path / folder)
-    done = run(program, "install", "--systemd", "--directory", sbin, "--prefix", tmp_path / "usr")
+    done = run(program, *words, "--systemd")
     assert done.returncode == 0, done.stderr
-    text = (tmp_path / "usr/lib/systemd/system/glassfs@.service").read_text()
-    assert "/usr/local/bin" not in text
-    unit = tmp_path / "glassfs@.service"
-    # man(1) does not search this prefix for manual pages.
-    unit.write_text("\n".join(line for line in text.splitlines() if not line.startswith("Documentation=")))
-    done = run("systemd-analyze", "verify", unit)
+    assert "/usr/local/bin" not in (tmp_path / SERVICE).read_text()
+    units = [tmp_path / "usr" / name for name in sorted(WRITTEN) if not name.endswith(".1")]
+    for unit in units:  # man(1) does not search this prefix for manual pages
+        unit.write_text(re.sub("(?m)^Documentation=.*\n", "", unit.read_text()))
+    done = run("systemd-analyze", "verify", *units)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("folder", [
     "it's", *(pytest.param(folder, marks=pytest.mark.slow) for folder in ('a"b', "back\\slash", "line\nbreak")),
 ])
-def test_path_that_systemd_rejects_is_refused(sbin: Path, tmp_path: Path, folder: str) -> None:
+def test_path_that_systemd_rejects_is_refused(words: list[str], tmp_path: Path, folder: str) -> None:
     program = copy_programs(tmp_path / folder)
-    words = ["install", "--directory", sbin, "--prefix", tmp_path / "usr"]
     done = run(program, *words, "--systemd")
     assert done.returncode == 1
     assert "systemd cannot start a program whose path has" in done.stderr and done.stderr.count("\n") == 1
-    assert not (tmp_path / "usr").exists()
-    assert list(sbin.iterdir()) == []
+    assert files_below(tmp_path / "usr") == files_below(tmp_path / "sbin") == set()
     assert run(program, *words).returncode == 0  # mount(8) accepts any path

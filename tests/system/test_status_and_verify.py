@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from writers.kastore import KastoreWriter
-from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter
 
 from glassfs.source import mountinfo
@@ -24,29 +23,15 @@ from tests.waiting import wait_until
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three sound containers and another file."""
+    """Two containers."""
     place = tmp_path / "data"
     (place / "below").mkdir(parents=True)
-    frames = np.arange(4 * 6 * 5 * 3, dtype=np.uint8).reshape(4, 6, 5, 3)
-    with KinoWriter(place / "run.kdb") as writer:
-        writer.add_episode(
-            np.zeros((4, 2), np.float32), np.zeros((4, 1), np.float32),
-            is_terminal=[False, False, False, True], images=({"cam": frame} for frame in frames),
-            embodiment="arm", task="wave",
-        )
     with WShardWriter(place / "below/episode.wshard", codec="zstd", episode={"length_T": 400}) as shard:
         shard.add_channel("position", np.zeros((400, 3), np.float32))
         shard.add("reward", np.zeros(400, np.float32))
     with KastoreWriter(place / "values.kas") as store:
         store.add("a", [1, 2, 3])
-    (place / "notes.txt").write_text("no container")
     return place
-
-
-def test_sound_containers_have_no_faults(folder: Path) -> None:
-    done = glassfs("verify", folder)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "3 containers, 0 faults\n"
 
 
 def test_each_fault_is_a_line_with_container_and_path(folder: Path) -> None:
@@ -58,11 +43,10 @@ def test_each_fault_is_a_line_with_container_and_path(folder: Path) -> None:
     assert done.returncode == 1
     *lines, last = done.stdout.splitlines()
     assert last.startswith(f"{folder / 'cut.kas'}: is cut short")
-    faults = [line.removeprefix(f"{shard}: ").split(": ", 1) for line in lines]
-    places = [place for place, _ in faults]
-    assert sorted(set(places)) == sorted(places) and len(places) >= 3
-    assert all(reason.startswith("zstd data cannot be decoded") for _, reason in faults)
-    assert done.stderr == f"4 containers, {1 + len(lines)} faults\n"
+    faults = dict(line.removeprefix(f"{shard}: ").split(": ", 1) for line in lines)
+    assert len(faults) == len(lines) >= 3
+    assert all(reason.startswith("zstd data cannot be decoded") for reason in faults.values())
+    assert done.stderr == f"3 containers, {1 + len(lines)} faults\n"
 
 
 @pytest.fixture

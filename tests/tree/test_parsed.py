@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections import OrderedDict
-from contextlib import ExitStack, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -18,14 +16,12 @@ from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
 from glassfs.settings import settings
 from glassfs.source import Named
-from glassfs.source.local import LocalStore
 from glassfs.tree import ContainerSettings, Sources
 from glassfs.tree.containers import weight as weighing
 from glassfs.tree.containers.weight import CONTAINER_COST, weight_of
 from glassfs.tree.lease import Lease
 from glassfs.tree.sources.folder import ContainerDirectory
 from tests.memory_store import MemoryStore
-from tests.source.test_local import held as held_below
 from tests.tree.made import FORMAT, made
 
 
@@ -64,23 +60,6 @@ def test_parsed_containers_stay_within_the_budget() -> None:
     assert weight(sources) <= 10 * each + each // 2
     sources.tree.close()
     assert weight(sources) == 0
-
-
-def test_an_evicted_container_is_the_same_when_parsed_again() -> None:
-    store = many(3)
-    sources = sources_within(store, 1)
-    directory = container_at(sources, "/0000")
-    before = directory.child("a.bin")
-    opens = store.opens
-    container_at(sources, "/0001")
-    assert len(sources.containers.all_open()) == 1
-    after = directory.child("a.bin")
-    assert after is not before
-    assert after.origin.lease is before.origin.lease is container_at(sources, "/0000").origin.lease
-    assert (after.ino, after.origin.identity) == (before.ino, before.origin.identity)
-    assert not before.origin.lease.is_retired
-    assert before.read(0, 9) == after.read(0, 9) == b"0000"
-    assert store.opens == opens + 2  # the other one, and this one
 
 
 def test_a_leased_deleted_container_can_be_parsed_again() -> None:
@@ -145,50 +124,6 @@ def test_on_drop_reports_evicted_and_exchanged_contents() -> None:
     sources.refresh()
     assert told == [first, second, second]
     assert second.is_replaced
-
-
-def test_new_attributes_need_no_parsing(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = many(1)
-    sources = sources_within(store, 1 << 20)
-    directory = container_at(sources, "/0000")
-    before = directory.child("a.bin")
-    opens = store.opens
-    store.set_permissions("0000", 0o600)
-    assert sources.refresh() == ["/0000"]
-    after = directory.child("a.bin")
-    assert (before.mode & 0o777, after.mode & 0o777) == (0o444, 0o400)
-    assert after.origin.lease is before.origin.lease
-    assert store.opens == opens
-
-
-@pytest.mark.slow
-def test_thousands_of_leases_need_few_descriptors(tmp_path: Path) -> None:
-    """All leases are held at once, as by a kernel that has looked up all containers; each is read twice."""
-    for number in range(2000):
-        (tmp_path / f"{number:04d}").write_bytes(made(a=b"%04d" % number))
-    sources = Sources([Named(LocalStore(tmp_path), (), "local")], ContainerSettings(BlockCache(), budget=200_000))
-    nodes = {node.name: node for node in sources.tree.root.listing() if isinstance(node, ContainerDirectory)}
-    assert len(nodes) == 2000
-    with ExitStack() as held:
-        for _ in range(2):
-            for name, node in nodes.items():
-                held.enter_context(node.origin.lease)
-                assert node.child("a.bin").read(0, 9) == name.encode()
-            assert len(os.listdir("/proc/self/fd")) < 200
-        assert 10 < len(sources.containers.all_open()) < 100
-        last = list(nodes)[-100:]
-        for name in last:  # these were read last, so that they are still open
-            (tmp_path / name).unlink()
-        for _ in range(20):
-            sources.refresh()
-        for name in list(nodes)[100:600]:
-            assert nodes[name].child("a.bin").read(0, 9) == name.encode()
-        for name in last:
-            assert nodes[name].child("a.bin").read(0, 9) == name.encode()
-            assert nodes[name].origin.lease.is_retired
-        assert len(os.listdir("/proc/self/fd")) < 350
-    sources.tree.close()
-    assert held_below(tmp_path) == 0
 
 
 def test_parts_that_are_held_are_used_again() -> None:

@@ -1,4 +1,4 @@
-"""Sources as trees: containers, folders, several of either; names, links, what goes away, and the files themselves."""
+"""Sources as trees: containers, folders, several of either; names, what goes away, and own files."""
 
 from __future__ import annotations
 
@@ -9,25 +9,16 @@ from pathlib import Path
 import pytest
 
 from glassfs.datasets.joined import open_sources
-from glassfs.errors import Changed, NotADirectory, NotFound, Refused, Unrecognised
+from glassfs.errors import Changed, NotADirectory, NotFound, Refused
 from glassfs.library import open_tree
 from glassfs.names import component
 from glassfs.source import Entry, Kind
 from glassfs.source import Path as StorePath
-from glassfs.tree import Directory, File, Symlink
+from glassfs.tree import File, Symlink, Tree
 from glassfs.tree.sources.sources import OwnFiles
 from tests.memory_store import MemoryStore
-from tests.source.test_local import held
 from tests.tree.made import made
 from tests.tree.trees import files_of, paths_of, sources_of
-from tests.waiting import wait_until
-
-
-def test_one_container_is_its_contents() -> None:
-    sources = sources_of(MemoryStore({"x/some": made({"a": b"a", "b/c": b"c"})}), "x/some")
-    assert files_of(sources.tree) == {"/a.bin": b"a", "/b/c.bin": b"c"}
-    assert sources.tree.root.name == ""
-    assert not sources.has_folder
 
 
 def test_several_are_side_by_side() -> None:
@@ -42,23 +33,19 @@ def test_several_are_side_by_side() -> None:
         sources.tree.lookup("/other")
 
 
-def test_the_root_of_several_has_the_attributes_of_the_newest() -> None:
-    store = MemoryStore({"a": made(), "b": made(), "c": made()})
-    sources = sources_of(store, "a", "b", "c")
-    assert sources.tree.root.origin.mtime_ns == store.entry(("c",)).mtime_ns
-    store.put("a", made())
-    assert sources.refresh() == ["/a"]
-    assert sources.tree.root.origin.mtime_ns == store.entry(("a",)).mtime_ns
-
-
 def test_a_private_source_leaves_the_root_of_several_public() -> None:
     """Users who may read one source reach it, and private sources keep their own modes."""
     store = MemoryStore({"open": made(a=b"1")})
     store.put("closed", made(b=b"2"), 0o600, uid=5)
-    root = sources_of(store, "open", "closed").tree.root
+    sources = sources_of(store, "open", "closed")
+    root = sources.tree.root
     assert root.mode == stat.S_IFDIR | 0o555
-    assert root.origin.access.uid == 5  # the newest
     assert {node.name: stat.S_IMODE(node.mode) for node in root.listing()} == {"open": 0o555, "closed": 0o500}
+    newest = root.origin
+    assert (newest.access.uid, newest.mtime_ns) == (5, store.entry(("closed",)).mtime_ns)
+    store.put("open", made())
+    assert sources.refresh() == ["/open"]
+    assert sources.tree.root.origin.mtime_ns == store.entry(("open",)).mtime_ns > newest.mtime_ns
 
 
 def test_a_folder_stays_the_same_whatever_is_in_it(tmp_path: Path) -> None:
@@ -78,107 +65,32 @@ def test_a_folder_stays_the_same_whatever_is_in_it(tmp_path: Path) -> None:
     tree.close()
 
 
-def test_a_folder_is_mirrored_to_any_depth(tmp_path: Path) -> None:
-    deep = tmp_path / "one" / "two" / "three"
-    deep.mkdir(parents=True)
-    (deep / "no_suffix_at_all").write_bytes(made(a=b"a"))
-    (tmp_path / "notes.txt").write_text("plain")
-    (tmp_path / "fake.made").write_text("only named so")
-    (tmp_path / "empty").write_bytes(b"")
-    os.mkfifo(tmp_path / "pipe")
-    tree = open_tree(tmp_path)
-    assert paths_of(tree) == {
-        "/one/", "/one/two/", "/one/two/three/", "/one/two/three/no_suffix_at_all/",
-        "/one/two/three/no_suffix_at_all/a.bin", "/notes.txt", "/fake.made", "/empty",
-    }
-    assert tree.file("/notes.txt").read(0, 100) == b"plain"
-    assert tree.file("/fake.made").xattrs() == {}
-    with pytest.raises(NotFound):
-        tree.lookup("/pipe")
-    with pytest.raises(NotADirectory):
-        tree.lookup("/notes.txt/x")
-
-
 def test_links_are_links(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    (root / "sub").mkdir(parents=True)
-    (tmp_path / "secret").write_text("secret")
-    (root / "sub" / "some").write_bytes(made(a=b"a"))
-    targets = {
-        "container": "sub/some", "folder": "sub", "out": "../secret", "absolute": str(tmp_path / "secret"),
-        "dangling": "missing", "itself": "itself", "sub/up": "..", "bytes": "\udcff",
-    }
+    """Those that lead out are omitted."""
+    targets = {"folder": ".", "out": "/etc/passwd", "itself": "itself", "bytes": "\udcff"}
     for name, target in targets.items():
-        (root / name).symlink_to(target)
-    tree = open_sources([str(root)], follows=False).tree
-    found = {path[1:]: node.target for path, node in tree.walk() if isinstance(node, Symlink)}
-    assert found == targets
-    assert {one.name for one in tree.root.omitted()} == {"out", "absolute"}
-    assert tree.lookup("/out").mode == 0o120777
-    for through in ("/folder/some", "/container/a.bin", "/sub/up/out"):
-        with pytest.raises(NotADirectory):
-            tree.lookup(through)
+        (tmp_path / name).symlink_to(target)
+    tree = open_sources([str(tmp_path)], follows=False).tree
+    assert {path[1:]: node.target for path, node in tree.walk() if isinstance(node, Symlink)} == targets
+    assert {one.name for one in tree.root.omitted()} == {"out"}
+    with pytest.raises(NotADirectory):
+        tree.lookup("/folder/out")
 
 
-@pytest.mark.parametrize(("content", "error"), [
-    (b"", Unrecognised), (b"text", Unrecognised), (bytes(100), Unrecognised), (made(version=2), Refused),
-])
-def test_named_sources_must_open(tmp_path: Path, content: bytes, error: type[Exception]) -> None:
-    path, good = tmp_path / "named", tmp_path / "good"
-    path.write_bytes(content)
-    good.write_bytes(made())
-    for names in ([path], [good, path]):
-        with pytest.raises(error, match=f"^{path}: "):
-            open_tree(*names)
-    with pytest.raises(FileNotFoundError):
-        open_tree(good, tmp_path / "missing")
-    assert held(tmp_path) == 0
+def test_a_mount_of_glassfs_is_an_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A3: what is below is never asked for."""
+    store = MemoryStore({"mount/file": b"x"})
+    folder, mount = store.entry(()), store.entry(("mount",))._replace(kind=Kind.MOUNT)
+    monkeypatch.setattr(store, "entry", {(): folder, ("mount",): mount}.__getitem__)
+    assert paths_of(sources_of(store).tree) == {"/mount/"}
 
 
-def test_modes_and_times_are_the_source_s(tmp_path: Path) -> None:
-    path = tmp_path / "some"
-    path.write_bytes(made({"g/a": b"a"}))
-    path.chmod(0o640)
-    os.utime(path, ns=(1, 123_456_789_012_345_678))
-    tree = open_tree(path)
-    node, folder = tree.lookup("/g/a.bin"), tree.lookup("/g")
-    assert (node.mode, folder.mode) == (0o100440, 0o040550)
-    assert node.origin.mtime_ns == 123_456_789_012_345_678
-    assert (node.origin.access.uid, node.origin.access.gid) == (os.getuid(), os.getgid())
-
-
-def test_numbers_are_the_same_after_opening_again() -> None:
-    store = MemoryStore({"a": made({"x": b"", "y/z": b""}), "f/b": made(x=b""), "plain": b""})
-    first = {path: node.ino for path, node in sources_of(store).tree.walk()}
-    assert first == {path: node.ino for path, node in sources_of(store).tree.walk()}
-    assert len(set(first.values())) == len(first)
-
-
-def test_a_folder_shows_what_was_added_and_removed() -> None:
-    store = MemoryStore({"x": b""})
-    tree = sources_of(store).tree
-    assert paths_of(tree) == {"/x"}
-    store.put("new", made(a=b"a"))
-    store.put("folder/text", b"1")
-    assert paths_of(tree) == {"/x", "/new/", "/new/a.bin", "/folder/", "/folder/text"}
-    store.remove("new")
-    store.remove("folder/text")
-    assert paths_of(tree) == {"/x"}
-    with pytest.raises(NotFound):
-        tree.lookup("/new")
-
-
-def test_plain_files_change(tmp_path: Path) -> None:
-    store = MemoryStore({"log": b"first"})
-    tree = sources_of(store).tree
-    node = tree.file("/log")
-    store.rewrite("log", b"first, second")
-    with pytest.raises(Changed):
-        node.read(0, 5)
-    assert tree.file("/log").read(0, 99) == b"first, second"
-    assert tree.file("/log").size == 13
-    store.put("log", b"x")
-    assert tree.file("/log").read(0, 99) == b"x"
+def test_named_sources_must_open() -> None:
+    store = MemoryStore({"good": made(), "new": made(version=2), "text": b"text"})
+    for name in ("new", "text"):
+        with pytest.raises(Refused, match=f"^memory/{name}: "):
+            sources_of(store, "good", name)
+        assert not store.held
 
 
 # Names.
@@ -281,72 +193,20 @@ def test_a_source_that_becomes_a_device_is_lost(monkeypatch: pytest.MonkeyPatch)
         sources.tree.root.listing()
 
 
-def test_a_folder_that_went_away_is_changed(tmp_path: Path) -> None:
-    inner = tmp_path / "inner"
-    inner.mkdir()
-    tree = open_tree(inner)
-    mode = tree.root.mode
-    inner.rmdir()
-    assert tree.root.mode == mode
-    with pytest.raises(Changed):
-        tree.root.listing()
-    inner.mkdir()
-    (inner / "x").write_bytes(b"x")
-    assert paths_of(tree) == {"/x"}
-
-
-def test_the_folder_of_a_named_container_made_again(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "some").write_bytes(made(a=b"old"))
-    tree = open_tree(folder / "some")
-    assert tree.file("a.bin").read(0, 9) == b"old"
-    folder.rename(tmp_path / "before")
-    folder.mkdir()
-    (folder / "some").write_bytes(made(a=b"new"))
-
-    wait_until(lambda: tree.file("a.bin").read(0, 9) == b"new")
-
-
-def test_a_mount_of_glassfs_is_an_empty_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A3: the mount is never opened."""
-    store = MemoryStore({"mount/file": b"x", "other": b""})
-
-    def entry(path: StorePath) -> Entry:
-        assert path[:1] != ("mount",) or path == ("mount",)
-        found = MemoryStore.entry(store, path)
-        return found._replace(kind=Kind.MOUNT) if path == ("mount",) else found
-
-    monkeypatch.setattr(store, "entry", entry)
-    tree = sources_of(store).tree
-    assert paths_of(tree) == {"/mount/", "/other"}
-    with pytest.raises(NotFound):
-        tree.lookup("/mount/file")
-    assert OwnFiles("", 1, tree.root.origin, sources_of(store)).listing() == []
-
-
 # The containers' own files.
 
 
 def own(store: MemoryStore, *names: str) -> dict[str, bytes]:
     """All files below OwnFiles, by path."""
     sources = sources_of(store, *names)
-    found: dict[str, bytes] = {}
-
-    def look(directory: Directory, at: str) -> None:
-        for node in directory.listing():
-            again = directory.child(node.name)
-            assert (again.ino, again.mode) == (node.ino, node.mode)
-            if isinstance(node, Directory):
-                look(node, f"{at}{node.name}/")
-            else:
-                assert isinstance(node, File)
-                found[at + node.name] = node.read(0, 1 << 20)
+    root = OwnFiles("source", 5, sources.tree.root.origin, sources)
+    tree = Tree(lambda: root)
+    for path, node in tree.walk():
+        again = tree.lookup(path)
+        assert (again.ino, again.mode) == (node.ino, node.mode)
         with pytest.raises(NotFound):
-            directory.child("missing")
-
-    look(OwnFiles("source", 5, sources.tree.root.origin, sources), "")
-    return found
+            tree.lookup(f"{path.rpartition('/')[0]}/missing")
+    return {path[1:]: data for path, data in files_of(tree).items()}
 
 
 def test_the_files_of_containers_are_there_unchanged() -> None:
