@@ -15,6 +15,7 @@ from glassfs.cache.catalogue import SWITCH
 from glassfs.datasets.batch.found import Opener
 from glassfs.sizes import human_size
 from tests.cli.glassfs_command import glassfs
+from tests.formats.hdf5_files import write_robomimic
 from tests.formats.npz_files import npy, zipped
 
 
@@ -52,9 +53,6 @@ def test_a_folder_is_summed_by_format(dataset: Path, robot: Path, store: Path, d
 
 
 def test_episodes_of_layouts_are_counted_and_zeros_are_not_shown(tmp_path: Path) -> None:
-    pytest.importorskip("h5py")
-    from tests.formats.hdf5_files import write_robomimic
-
     path = tmp_path / "data/r.hdf5"
     path.parent.mkdir()
     write_robomimic(path)
@@ -85,10 +83,6 @@ def test_sums_of_a_folder_come_from_the_catalogue(
     os.utime(dataset / "one.kdb")
     assert glassfs("info", "--json", dataset).output == first
     assert len(opened) == 1
-
-
-def test_an_empty_folder_has_no_containers(tmp_path: Path) -> None:
-    assert glassfs("info", tmp_path).lines == [f"{tmp_path}: 0 containers"]
 
 
 def test_a_missing_source_does_not_stop_the_others(dataset: Path, store: Path, tmp_path: Path) -> None:
@@ -136,9 +130,8 @@ def test_containers_in_a_container(robot: Path, tmp_path: Path) -> None:
     path.write_bytes(zipped(("a.npy", npy(np.arange(3))), ("robot.kdb", whole), ("cut.kdb", whole[:-9])))
     alone = json.loads(glassfs("info", "--json", robot).output)
     found = json.loads(glassfs("info", "--json", path / "robot.kdb").output)
-    assert {name: found[name] for name in ("format", "version", "bytes", "facts", "contents", "raw_bytes")} == {
-        name: alone[name] for name in ("format", "version", "bytes", "facts", "contents", "raw_bytes")
-    }
+    for name in ("format", "version", "bytes", "facts", "contents", "raw_bytes"):
+        assert found[name] == alone[name], name
     assert glassfs("info", path / "robot.kdb").lines[0].startswith(f"{path}/robot.kdb: kinodb ")
     lines = glassfs("info", path / "cut.kdb").lines
     assert lines[-1].startswith("  unreadable: ") and "cut short" in lines[-1]
