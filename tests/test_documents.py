@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import re
 import shlex
-import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -30,48 +27,17 @@ NUMBERS = {"DEPTH": "1"}
 # Names of documents; the sections after one belong to it.
 _DOCUMENT = re.compile(r"(?P<page>(?:[\w.]+/)*\w+\.md)|(?P<foreign>RFC \d+|W3C Recommendation|PEP \d+)")
 _SECTION = re.compile(r"§(\d+(?:\.\d+)*)")
-
-
-def python_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield docstrings and runs of adjacent comment lines, with the lines where they begin."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
-    yield from joined(
-        (token.start[0], token.string)
-        for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
-    )
-
-
-def joined(comments: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Join comments on adjacent lines."""
-    first, last, lines = 0, -1, [""]
-    for line, text in comments:
-        if line != last + 1:
-            yield first, " ".join(lines)
-            first, lines = line, []
-        lines.append(text.lstrip("# "))
-        last = line
-    yield first, " ".join(lines)
-
-
-def shell_comments(text: str) -> Iterator[tuple[int, str]]:
-    lines = enumerate(text.splitlines(), 1)
-    yield from joined((number, line.lstrip()) for number, line in lines if line.lstrip().startswith("#"))
+_COMMENT = re.compile(r'^ *"""(?s:.*?)"""|(?:^(?:.*  )?# .*\n)+', re.MULTILINE)
 
 
 def comments() -> Iterator[tuple[Path, int, str]]:
-    """Yield file, line and text of all comments in files of this project that cite anything."""
+    """Yield file, line and text of docstrings and of runs of adjacent comments in this project."""
     files = [path for place in ("src", "tests", "scripts") for path in sorted((ROOT / place).rglob("*"))]
     for path in (*files, ROOT / "setup.py", ROOT / ".ci/run"):
-        is_python = path.suffix == ".py"
-        if not is_python and not (path.parent.name in ("scripts", ".ci") and path.is_file()):
-            continue
-        whole = path.read_text(encoding="utf-8")
-        if not _DOCUMENT.search(whole) and not _SECTION.search(whole):
-            continue
-        for line, text in python_comments(whole) if is_python else shell_comments(whole):
-            yield path, line, text
+        if path.suffix == ".py" or (path.parent.name in ("scripts", ".ci") and path.is_file()):
+            whole = path.read_text(encoding="utf-8")
+            for match in _COMMENT.finditer(whole):
+                yield path, whole.count("\n", 0, match.start()) + 1, match[0]
 
 
 def page_of(path: Path) -> str:
