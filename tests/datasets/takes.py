@@ -92,9 +92,12 @@ def use_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=now))
 
 
-def joins_of(store: MemoryStore, budget: int = 64 << 20, **audience: Any) -> Joins:
-    containers = Containers(ContainerSettings(BlockCache(budget)))
-    return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience))
+def joins_of(
+    store: MemoryStore, audience: Audience = Audience(), cache: BlockCache | None = None,  # noqa: B008
+    has_catalogue: bool = False,
+) -> Joins:
+    containers = Containers(ContainerSettings(cache or BlockCache(64 << 20), has_catalogue=has_catalogue))
+    return Joins(containers, [Start("", Location(store, ()), True)], audience)
 
 
 def joins_in(sources: Sources) -> Joins:
@@ -102,7 +105,13 @@ def joins_in(sources: Sources) -> Joins:
     return sources.overview
 
 
-def rows_of(sources: Sources) -> list[dict[str, Any]]:
-    """The rows of the joined table, as its JSON lines have them."""
-    file = sources.tree.file("/episodes.jsonl")
+def rows_of(sources: Sources, name: str = "episodes") -> list[dict[str, Any]]:
+    """The rows of a joined table, as its JSON lines have them."""
+    file = sources.tree.file(f"/{name}.jsonl")
     return [json.loads(line) for line in file.read(0, file.size).splitlines()]
+
+
+def listed(sources: Sources) -> list[str]:
+    """The names of views at the root."""
+    own = {node.name for node in sources.plain_root().listing()}
+    return [node.name for node in sources.root().listing() if node.name not in own]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from glassfs.errors import NotFound
 from glassfs.formats import registry
 from glassfs.library import open_tree
 from glassfs.tree import Sources
-from tests.datasets.takes import FORMAT, LastingStore, take, takes, tree_of
+from tests.datasets.takes import FORMAT, LastingStore, listed, rows_of, take, takes, tree_of
 from tests.formats.npz_files import npy, saved, zipped
 from tests.memory_store import MemoryStore
 
@@ -40,18 +39,8 @@ def with_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def listed(sources: Sources) -> list[str]:
-    own = {node.name for node in sources.plain_root().listing()}
-    return [node.name for node in sources.root().listing() if node.name not in own]
-
-
-def rows_of(sources: Sources, name: str = "arrays") -> list[dict[str, Any]]:
-    file = sources.tree.file(f"/{name}.jsonl")
-    return [json.loads(line) for line in file.read(0, file.size).splitlines()]
-
-
 def names_of(sources: Sources) -> list[tuple[str, str]]:
-    return [(row["container"], row["name"]) for row in rows_of(sources)]
+    return [(row["container"], row["name"]) for row in rows_of(sources, "arrays")]
 
 
 def test_folders_list_arrays_of_formats_that_are_quick(tmp_path: Path) -> None:
@@ -90,7 +79,7 @@ def test_rows_of_other_tables_find_no_arrays_and_vice_versa(monkeypatch: pytest.
     monkeypatch.setattr(reading, "array_pieces", lambda *words: walked.append("") or pieces(*words))
     monkeypatch.setattr(Container, "summary", lambda self, name: summed.append(name) or summary(self, name))
     sources = tree_of(store, views="jsonl+parquet+html")
-    assert len(rows_of(sources, "episodes")) == 1 and not walked
+    assert len(rows_of(sources)) == 1 and not walked
     summed.clear()
     assert names_of(sources) == [("a.npz", "x")] and not summed and len(walked) == 1
     assert "arrays.parquet" in listed(sources)

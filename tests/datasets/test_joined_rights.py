@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from glassfs import work
-from glassfs.cache import BlockCache
 from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.datasets import snapshots
 from glassfs.datasets.joined import CHECK_SHARE, Audience, Joins
@@ -20,12 +19,10 @@ from glassfs.formats import registry
 from glassfs.settings import settings
 from glassfs.source import Entry
 from glassfs.source.local import LocalStore
-from glassfs.tree import Containers, ContainerSettings
-from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.sources import Start
-from tests.datasets.takes import FORMAT, LastingStore, take, takes, use_clock
+from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, take, takes, tree_of, use_clock
 
 LATER = settings.rights_valid
+SHARED = Audience(True, (7, 7))
 ALL = ["a/b/x.take", "a/parts.take", "a/z.take", "other.take"]
 
 
@@ -82,8 +79,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def joins(store: Closing, clock: Clock) -> Joins:
-    containers = Containers(ContainerSettings(BlockCache(64 << 20)))
-    return Joins(containers, [Start("", Location(store, ()), True)], Audience(True, (7, 7)))
+    return joins_of(store, SHARED)
 
 
 def shown(snapshot: Snapshot) -> list[str]:
@@ -94,21 +90,13 @@ def shown(snapshot: Snapshot) -> list[str]:
     return list(dict.fromkeys(row[CONTAINER] for row in rows))
 
 
-def close_folder(store: Closing) -> None:
-    store.closed["a", "b"] = 0o750
-
-
-def close_top(store: Closing) -> None:
-    store.closed[()] = 0o700
-
-
 WITHOUT_Z = ["a/b/x.take", "a/parts.take", "other.take"]
 CHANGES: dict[str, tuple[Callable[[Closing], None], list[str], int]] = {
     "a file": (lambda store: store.set_permissions("a/z.take", 0o600), WITHOUT_Z, 1),
     "its group": (lambda store: store.set_permissions("a/z.take", 0o604), WITHOUT_Z, 1),
     "a part": (lambda store: store.set_permissions("a/part", 0o640), ["a/b/x.take", "a/z.take", "other.take"], 1),
-    "a folder": (close_folder, ["a/parts.take", "a/z.take", "other.take"], 1),
-    "the root": (close_top, [], 4),
+    "a folder": (lambda store: store.closed.update({("a", "b"): 0o750}), ["a/parts.take", "a/z.take", "other.take"], 1),
+    "the root": (lambda store: store.closed.update({(): 0o700}), [], 4),
     "a removed file": (lambda store: store.remove("a/z.take"), WITHOUT_Z, 0),
     "a replaced file": (lambda store: store.put("a/z.take", takes(take()), 0o600), WITHOUT_Z, 1),
     "a file replaced by another user": (lambda store: store.put("a/z.take", takes(take("new")), uid=9), ALL, 0),
@@ -151,10 +139,8 @@ def test_other_changes_leave_a_valid_table(change: str, store: Closing, joins: J
 
 def test_closed_part_outside_of_the_walk_takes_its_rows(store: Closing, clock: Clock) -> None:
     """Containers that were named alone have parts beside them."""
-    containers = Containers(ContainerSettings(BlockCache(64 << 20)))
-    starts = [Start(name, Location(store, tuple(name.split("/"))), False) for name in ("a/parts.take", "other.take")]
-    joins = Joins(containers, starts, Audience(True, (7, 7)))
-    assert shown(joins.snapshot()) == ["a/parts.take", "other.take"]
+    joins = joins_in(tree_of(store, "a/parts.take", "other.take", audience=SHARED))
+    assert shown(joins.snapshot()) == ["other.take", "parts.take"]
     store.set_permissions("a/part", 0o600)
     clock.now += LATER
     assert shown(joins.snapshot()) == ["other.take"]
