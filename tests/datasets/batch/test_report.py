@@ -141,21 +141,16 @@ def test_report_of_another_user_is_continued(tmp_path: Path) -> None:
         assert len(report._known) == 1
 
 
-def test_an_existing_report_requires_resume(tmp_path: Path) -> None:
+def test_an_existing_report_requires_resume_of_the_same_command(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
+    path.touch()
     with written(path) as report:
         report.write("a", "1", [])
     with pytest.raises(BatchError, match=f"{path}: this report exists already; --resume continues it"):
         written(path)
+    with pytest.raises(BatchError, match="is a report of 'verify', not of 'export'"):
+        Report(str(path), "export", True)
     assert len(lines_of(path)) == 1
-
-
-def test_an_empty_file_is_a_valid_report(tmp_path: Path) -> None:
-    path = tmp_path / "report.jsonl"
-    path.touch()
-    for is_resumed in (False, True):
-        with written(path, is_resumed) as report:
-            assert not len(report._known)
 
 
 @pytest.mark.parametrize("content", [b"text", b"text\n", b'{"path": "a"}\n', b"[]\n{", b"\0" * 100, b'{"a": 1}\ntorn'])
@@ -181,22 +176,6 @@ def test_reports_work_on_file_systems_without_locks(tmp_path: Path, monkeypatch:
     with written(tmp_path / "report.jsonl") as report:
         report.write("a", "1", [])
     assert len(lines_of(tmp_path / "report.jsonl")) == 1
-
-
-def test_a_report_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(GlassfsError, match=r"report\.jsonl: cannot be written: No such file or directory"):
-        written(tmp_path / "none" / "report.jsonl")
-    with pytest.raises(GlassfsError, match="Is a directory"):
-        written(tmp_path)
-
-
-def test_a_report_of_another_command_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "report.jsonl"
-    with written(path) as report:
-        report.write("a", "1", [])
-    with pytest.raises(BatchError, match="is a report of 'verify', not of 'export'"):
-        Report(str(path), "export", True)
-    assert len(lines_of(path)) == 1
 
 
 def test_paths_are_recognized_however_they_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
