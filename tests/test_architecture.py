@@ -112,12 +112,7 @@ def is_allowed(importer: str, imported: str) -> bool:
         return True
     return any(
         imported == allowed or (allowed and imported.startswith(f"{allowed}.")) for allowed in MAY_IMPORT[room]
-    )
-
-
-def test_every_room_has_a_rule() -> None:
-    rooms = {module_name(path).partition(".")[0] for path in MODULES}
-    assert rooms <= MAY_IMPORT.keys()
+    )  # a KeyError names a room without a rule
 
 
 def test_imports_point_downwards() -> None:
@@ -214,15 +209,10 @@ def test_start_loads_no_format_and_no_heavy_library(program: str) -> None:
     assert not heavy_or_format(loaded_by(program))
 
 
-def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
+def test_listing_needs_neither_fuse_nor_numpy(store: Path) -> None:
     """Commands without a mount need the tree only, and an index is read without NumPy."""
-    from writers.kastore import KastoreWriter
-
-    path = tmp_path / "store.kas"
-    with KastoreWriter(path) as store:
-        store.add("a/b", [1, 2, 3])
     program = "import sys; from glassfs.cli import run; assert run(['ls', '-l', sys.argv[1]]) == 0"
-    modules = loaded_by(program, str(path))
+    modules = loaded_by(program, str(store))
     assert "glassfs.formats.kastore" in modules
     assert not {name for name in modules if name.partition(".")[0] in ("numpy", "PIL")}
     assert not {name for name in modules if name.startswith("glassfs.mount")}

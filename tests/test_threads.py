@@ -49,7 +49,7 @@ def test_pool_runs_no_more_tasks_at_a_time_than_it_has_threads() -> None:
     wait_until(lambda: "glassfs-test" not in {thread.name for thread in threading.enumerate()})
 
 
-def test_thread_of_an_abandoned_task_does_not_count() -> None:
+def test_abandoned_tasks_do_not_count_and_are_canceled_while_they_wait() -> None:
     pool = DaemonPool("test", most=1)
     begun, release = threading.Event(), threading.Event()
 
@@ -60,23 +60,13 @@ def test_thread_of_an_abandoned_task_does_not_count() -> None:
 
     late = pool.submit(task)
     wait_for(begun)
+    waiting = pool.submit(lambda: pytest.fail("was cancelled"))
+    pool.abandon(waiting)
     pool.abandon(late)
-    assert pool.submit(lambda: "next").result(60) == "next"
+    assert pool.submit(lambda: "next").result(60) == "next" and waiting.cancelled()
     release.set()
     assert late.result(60) == "late"
     assert pool.submit(lambda: "again").result(60) == "again"
-
-
-def test_pool_cancels_abandoned_tasks_that_wait() -> None:
-    pool = DaemonPool("test", most=1)
-    release = threading.Event()
-    first = pool.submit(lambda: wait_for(release))
-    second = pool.submit(lambda: pytest.fail("was cancelled"))
-    pool.abandon(second)
-    release.set()
-    first.result(60)
-    assert second.cancelled()
-    assert pool.submit(lambda: 1).result(60) == 1
 
 
 def test_errors_of_tasks_reach_the_caller_and_keep_nothing_alive() -> None:

@@ -251,21 +251,30 @@ def test_another_reader_continues_where_a_stopped_one_was() -> None:
     assert pieces.restarts == 1
 
 
-def test_a_stopped_caller_does_not_make_a_call_count_as_hanging() -> None:
-    """Otherwise it would fail for everybody while its thread goes on."""
+@pytest.mark.parametrize("is_patient", [True, False])
+def test_calls_of_a_stopped_caller_are_stopped_and_do_not_count_as_hanging(is_patient: bool) -> None:
+    """Otherwise a call would fail for everybody while its thread goes on."""
     calls = TimedCalls(SECONDS)
-    begun, gate = threading.Event(), threading.Event()
+    called: Future[Work | None] = Future()
+    gate, ended = threading.Event(), threading.Event()
 
     def call() -> None:
-        begun.set()
-        wait_for(gate)
+        called.set_result(work.current())
+        try:
+            if is_patient:
+                work.patiently(gate.wait)
+            wait_for(gate)
+        finally:
+            ended.set()
 
     doing = Doing(lambda: calls.call("key", "volume", call))
-    wait_for(begun)
-    assert doing.is_stopped()
-    assert not len(calls._hanging)
+    derived = called.result(SECONDS)
+    assert doing.is_stopped() and derived is not None and derived.owner == 1000
+    if is_patient:
+        wait_for(ended)
     assert calls.call("key", "volume", lambda: 7) == 7
     gate.set()
+    wait_until(lambda: not len(calls._hanging))
 
 
 def test_a_budget_ends_no_decoder_that_others_share() -> None:
@@ -286,27 +295,6 @@ def test_a_budget_ends_no_decoder_that_others_share() -> None:
     cache.read_into(pieces, buffer, pieces.size - 1)
     assert buffer[0] == 15
     assert pieces.restarts == 1
-
-
-def test_calls_of_a_stopped_caller_are_stopped() -> None:
-    calls = TimedCalls(SECONDS)
-    called: list[Work | None] = []
-    ended = threading.Event()
-
-    def call() -> None:
-        called.append(work.current())
-        try:
-            work.patiently(threading.Event().wait)
-        finally:
-            ended.set()
-
-    doing = Doing(lambda: calls.call("key", "volume", call))
-    wait_until(lambda: bool(called))
-    assert doing.is_stopped()
-    wait_for(ended)
-    wait_until(lambda: not len(calls._hanging))
-    assert called[0] is not None
-    assert called[0].owner == 1000
 
 
 def test_what_runs_ahead_is_of_the_same_owner() -> None:
