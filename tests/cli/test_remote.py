@@ -19,7 +19,7 @@ from glassfs.errors import Refused
 from glassfs.source.remote.options import CREDENTIALS, meant_by
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
-from tests.cli.test_complete import offered
+from tests.cli.test_showing import offered
 from tests.remote import servers
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
