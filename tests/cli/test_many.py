@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -75,11 +74,6 @@ def test_a_named_file_that_is_no_container_is_a_fault(folder: Path, tmp_path: Pa
     done = glassfs("verify", "--report", tmp_path / "report.jsonl", folder / "notes.txt")
     assert (done.status, done.lines) == (1, [f"{folder}/notes.txt: is not a container of a known format"])
     assert [line["ok"] for line in lines_of(tmp_path / "report.jsonl")] == [False]
-
-
-def test_a_missing_source_fails_before_any_work(folder: Path, tmp_path: Path) -> None:
-    done = glassfs("verify", folder, tmp_path / "gone", "--report", tmp_path / "report.jsonl")
-    fails(done, f"{tmp_path}/gone: No such file or directory")
 
 
 def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> None:
@@ -361,16 +355,13 @@ def test_ctrl_c_ends_a_command_within_a_container(command: str, jobs: str, tmp_p
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
     ) as program:
         wait_until(lambda: opened(program.pid, container) or program.poll() is not None)
-        begun = time.monotonic()
         os.killpg(program.pid, signal.SIGINT)
-        output, errors = program.communicate()
-        took = time.monotonic() - begun
+        output, errors = program.communicate(timeout=AT_MOST_SECONDS)
         wait_until(lambda: not running(program.pid))
     lines = errors.decode().splitlines()
     assert program.returncode == 130
     assert output == b""
     assert lines[-1].startswith("glassfs: interrupted")
     assert all(line.startswith("glassfs: ") and "Traceback" not in line for line in lines)
-    assert took < AT_MOST_SECONDS
     assert not (tmp_path / "out.parquet").exists()
     assert not list(tmp_path.glob("out/**/images/*/*"))

@@ -15,6 +15,7 @@ from glassfs.datasets import files, joined, snapshots
 from glassfs.datasets.joined import Audience, Joins, tables_for
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
+from glassfs.settings import settings
 from glassfs.source import Named, Store
 from glassfs.tree import Containers, ContainerSettings, Sources
 from glassfs.tree.containers.lease import Location
@@ -82,14 +83,20 @@ def tree_of(
 ) -> Sources:
     """The tree of what is in a store under these names, or of all of it."""
     named = [Named(store, tuple(name.split("/")), name.rpartition("/")[2]) for name in names]
-    settings = ContainerSettings(BlockCache(budget), views=chosen(views), has_catalogue=has_catalogue)
-    return Sources(named or [Named(store, (), "memory")], settings, tables_for(audience))
+    of_containers = ContainerSettings(BlockCache(budget), views=chosen(views), has_catalogue=has_catalogue)
+    return Sources(named or [Named(store, (), "memory")], of_containers, tables_for(audience))
 
 
 def use_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
     """Have joined tables take the time from ``now``."""
     for module in (files, joined, snapshots):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=now))
+
+
+def expire_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a joined table looked at anew each time."""
+    monkeypatch.setattr(settings, "table_valid", 0.0)
+    monkeypatch.setattr(settings, "table_valid_times", 0)
 
 
 def joins_of(

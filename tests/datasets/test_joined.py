@@ -20,7 +20,7 @@ from glassfs.settings import settings
 from glassfs.source import Entry
 from glassfs.tree import Directory, Sources, Symlink
 from glassfs.view import by_task
-from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, rows_of, take, takes, tree_of
+from tests.datasets.takes import FORMAT, LastingStore, expire_at_once, joins_in, joins_of, rows_of, take, takes, tree_of
 from tests.memory_store import MemoryStore
 from tests.tree.made import FORMAT as MADE
 from tests.tree.made import made
@@ -204,22 +204,17 @@ def test_a_snapshot_is_valid_for_a_while_and_never_changes(
     assert before.read(0, before.size) == lines, "its rows are there for those who have it open"
 
 
-def test_a_snapshot_expires(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "table_valid", 0.0)
-    monkeypatch.setattr(settings, "table_valid_times", 0)
+def test_a_snapshot_expires_and_rows_missing_for_a_moment_come_back(
+    store: LastingStore, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    expire_at_once(monkeypatch)
     sources = tree_of(store)
     identity = sources.tree.lookup("episodes.jsonl").origin.identity
     assert sources.tree.lookup("episodes.jsonl").origin.identity == identity
     store.set_permissions("b.take", 0o600)
     assert sources.tree.lookup("episodes.jsonl").origin.identity != identity
-    assert len(rows_of(sources)) == 4
-
-
-def test_rows_missing_for_a_moment_come_back(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "table_valid", 0.0)
-    monkeypatch.setattr(settings, "table_valid_times", 0)
-    sources = tree_of(store)
     store.opening["b.take"] = Changed("is changing")
+    store.rewrite("b.take", takes(take(), take()))
     assert len(rows_of(sources)) == 2
     assert "b.take: is changing" in attribute(sources, "error")
     del store.opening["b.take"]
@@ -370,8 +365,7 @@ def test_the_table_of_whatever_there_is(store: LastingStore) -> None:
 
 
 def test_old_snapshots_leave_nothing_behind(store: LastingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "table_valid", 0.0)
-    monkeypatch.setattr(settings, "table_valid_times", 0)
+    expire_at_once(monkeypatch)
     sources = tree_of(store)
     taken = []
     for number in range(20):

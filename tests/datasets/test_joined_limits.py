@@ -28,7 +28,18 @@ from glassfs.sizes import PIECE
 from glassfs.source.local import LocalStore
 from glassfs.tree import Directory
 from glassfs.tree.containers.lease import Location
-from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, rows_of, take, takes, tree_of, use_clock
+from tests.datasets.takes import (
+    FORMAT,
+    LastingStore,
+    expire_at_once,
+    joins_in,
+    joins_of,
+    rows_of,
+    take,
+    takes,
+    tree_of,
+    use_clock,
+)
 from tests.memory_store import MemoryStore
 from tests.security import bombs
 from tests.waiting import wait_until
@@ -81,8 +92,7 @@ def helpers() -> list[threading.Thread]:
 
 
 def test_a_hanging_file_costs_only_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "table_valid", 0.0)
-    monkeypatch.setattr(settings, "table_valid_times", 0)
+    expire_at_once(monkeypatch)
     store = Hanging({"a/x": takes(take()), "b/y": takes(take()), "c/z": takes(take())})
     store.hanging = ("a", "b/y")
     joins = store.joins()

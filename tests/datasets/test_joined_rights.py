@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,14 +25,6 @@ from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, take,
 LATER = settings.rights_valid
 SHARED = Audience(True, (7, 7))
 ALL = ["a/b/x.take", "a/parts.take", "a/z.take", "other.take"]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Closing(LastingStore):
@@ -71,14 +64,14 @@ def store() -> Closing:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    use_clock(monkeypatch, made)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(now=1000.0)
+    use_clock(monkeypatch, lambda: made.now)
     return made
 
 
 @pytest.fixture
-def joins(store: Closing, clock: Clock) -> Joins:
+def joins(store: Closing, clock: SimpleNamespace) -> Joins:
     return joins_of(store, SHARED)
 
 
@@ -109,7 +102,7 @@ OTHERS: dict[str, Callable[[Closing], None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_closed_rows_leave_a_valid_table(change: str, store: Closing, joins: Joins, clock: Clock) -> None:
+def test_closed_rows_leave_a_valid_table(change: str, store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     do, left, omitted = CHANGES[change]
     before = joins.snapshot()
     assert shown(before) == ALL
@@ -129,7 +122,7 @@ def test_closed_rows_leave_a_valid_table(change: str, store: Closing, joins: Joi
 
 
 @pytest.mark.parametrize("change", OTHERS)
-def test_other_changes_leave_a_valid_table(change: str, store: Closing, joins: Joins, clock: Clock) -> None:
+def test_other_changes_leave_a_valid_table(change: str, store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     before = joins.snapshot()
     assert shown(before) == ALL
     OTHERS[change](store)
@@ -137,7 +130,7 @@ def test_other_changes_leave_a_valid_table(change: str, store: Closing, joins: J
     assert joins.snapshot() is before and shown(before) == ALL
 
 
-def test_closed_part_outside_of_the_walk_takes_its_rows(store: Closing, clock: Clock) -> None:
+def test_closed_part_outside_of_the_walk_takes_its_rows(store: Closing, clock: SimpleNamespace) -> None:
     """Containers that were named alone have parts beside them."""
     joins = joins_in(tree_of(store, "a/parts.take", "other.take", audience=SHARED))
     assert shown(joins.snapshot()) == ["other.take", "parts.take"]
@@ -146,7 +139,7 @@ def test_closed_part_outside_of_the_walk_takes_its_rows(store: Closing, clock: C
     assert shown(joins.snapshot()) == ["other.take"]
 
 
-def test_checks_take_a_share_of_the_time(store: Closing, joins: Joins, clock: Clock) -> None:
+def test_checks_take_a_share_of_the_time(store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     checks: list[float] = []
 
     def slow() -> None:
@@ -161,7 +154,7 @@ def test_checks_take_a_share_of_the_time(store: Closing, joins: Joins, clock: Cl
     assert len(checks) == 2 * 3 and checks[3] - checks[0] >= 3.0 * (1 + CHECK_SHARE)
 
 
-def test_files_on_a_disk_that_fails_keep_their_rows(store: Closing, joins: Joins, clock: Clock) -> None:
+def test_files_on_a_disk_that_fails_keep_their_rows(store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     shown(joins.snapshot())
     store.set_permissions("other.take", 0o600)
     store.is_failing = True
@@ -172,7 +165,7 @@ def test_files_on_a_disk_that_fails_keep_their_rows(store: Closing, joins: Joins
     assert shown(joins.snapshot()) == ALL[:-1]
 
 
-def test_errors_of_closed_containers_are_not_shown(store: Closing, joins: Joins, clock: Clock) -> None:
+def test_errors_of_closed_containers_are_not_shown(store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     store.put("secret.take", takes(take(), declared=3))
     assert "secret.take" in joins.snapshot().table(EPISODES).attributes()["error"]
     store.set_permissions("secret.take", 0o600)
@@ -195,7 +188,7 @@ def test_entries_of_local_files_equal_those_of_single_ones(tmp_path: Path) -> No
     assert store.entries((), ["file"]) != found[:1]
 
 
-def test_a_file_closed_while_others_are_read_is_left_out(store: Closing, clock: Clock, joins: Joins) -> None:
+def test_a_file_closed_while_others_are_read_is_left_out(store: Closing, clock: SimpleNamespace, joins: Joins) -> None:
     """Between the walk and the end of reading: another file of the same block stays, and no reader waits for ever."""
     snapshot = joins.snapshot()
     clock.now += LATER + 0.1
@@ -205,7 +198,7 @@ def test_a_file_closed_while_others_are_read_is_left_out(store: Closing, clock: 
 
 
 def test_pass_that_is_stopped_leaves_nothing_behind(
-    store: Closing, joins: Joins, clock: Clock, monkeypatch: pytest.MonkeyPatch,
+    store: Closing, joins: Joins, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is stopped after the rows were read; the next caller reads all files, those without rows too."""
     snapshot = joins.snapshot()

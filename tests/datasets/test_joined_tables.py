@@ -14,13 +14,13 @@ from glassfs.content import EPISODES
 from glassfs.content import join as content_join
 from glassfs.content.summary import COLUMNS
 from glassfs.datasets import blocks
-from glassfs.datasets.joined import Audience, joined_of, tables_with_rows
+from glassfs.datasets.joined import Audience, tables_with_rows
 from glassfs.errors import NotFound, Passing
 from glassfs.formats import registry
 from glassfs.settings import settings
 from glassfs.tree import Sources
 from tests.datasets.takes import FORMAT as TAKES
-from tests.datasets.takes import LastingStore, listed, rows_of, take, takes, tree_of, use_clock
+from tests.datasets.takes import LastingStore, expire_at_once, listed, rows_of, take, takes, tree_of, use_clock
 from tests.memory_store import MemoryStore
 from tests.tree.things import BOOLEAN, FORMAT, INTEGER, NUMBER, TEXT, TEXTS, table, things
 
@@ -33,8 +33,7 @@ def formats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(registry, "installed", lambda: (FORMAT,))
     registry.joined_names.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(settings, "table_valid", 0.0)
-    monkeypatch.setattr(settings, "table_valid_times", 0)
+    expire_at_once(monkeypatch)
 
 
 def arrow(sources: Sources, name: str = "things") -> Any:
@@ -182,15 +181,6 @@ def test_a_container_may_give_rows_to_several_tables() -> None:
         assert len(rows_of(sources, "things")) == 3
         assert not has_catalogue or store.opens == opens
         sources.tree.close()
-
-
-def test_tables_of_one_container() -> None:
-    store = MemoryStore({"a": things(things=({"x": TEXT}, [{"x": "1"}, {"x": 2}]), none=table(0, y=TEXT))})
-    tree = tree_of(store, views="").tree
-    found = joined_of(tree.directory("/a"), "things")
-    assert found is not None and found.rows == 2 and [column.name for column in found.columns()] == [b"x"]
-    assert tables_with_rows(tree.directory("/a")) == ["things"]
-    assert joined_of(tree.directory("/a"), EPISODES) is None
 
 
 def test_a_damaged_container_costs_the_tables_that_it_belongs_to() -> None:

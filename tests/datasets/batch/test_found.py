@@ -39,11 +39,13 @@ def keys(search: Search) -> list[str]:
     return [one.key for one in search.all() if not isinstance(one, Unlisted)]
 
 
-def test_paths_are_sorted_by_bytes(folder: Path) -> None:
+def test_paths_are_sorted_by_bytes_and_keys_independent_of_the_parent(folder: Path, tmp_path: Path) -> None:
     found = list(Search([str(folder)]).all())
     paths = [one.path for one in found if not isinstance(one, Unlisted)]
     assert paths == sorted(paths, key=str.encode)
     assert paths[0] == "100%25%0A.kas"
+    before = keys(Search([str(folder)]))
+    assert keys(Search([str(folder.rename(tmp_path / "moved"))])) == before
 
 
 def test_hits_have_names_paths_and_sizes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,11 +56,6 @@ def test_hits_have_names_paths_and_sizes(folder: Path, monkeypatch: pytest.Monke
     (named,) = Search(["data/a.kdb"]).all()
     assert not isinstance(named, Unlisted)
     assert (named.name, named.inner, named.is_named) == ("data/a.kdb", (), True) and named.path == named.key == "a.kdb"
-
-
-def test_keys_are_independent_of_the_parent_folder(folder: Path, tmp_path: Path) -> None:
-    before = keys(Search([str(folder)]))
-    assert keys(Search([str(folder.rename(tmp_path / "moved"))])) == before
 
 
 def test_has_all_includes_folders_and_links(folder: Path) -> None:

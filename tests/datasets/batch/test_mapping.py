@@ -48,6 +48,7 @@ class Inline(Workers):
 
 @pytest.mark.parametrize("is_ordered", [False, True])
 def test_each_item_is_processed_once(is_ordered: bool) -> None:
+    assert result(here(works.say, works.items(10))) == list(map(str, range(10))), "in this process"
     with Processes(2) as workers:
         found = result(Mapping(works.say, workers, is_ordered).all(works.items(500)))
     assert Counter(found) == Counter(map(str, range(500)))
@@ -55,17 +56,13 @@ def test_each_item_is_processed_once(is_ordered: bool) -> None:
     wait_until(lambda: not multiprocessing.active_children())
 
 
-def test_work_in_process_gives_the_same_results() -> None:
-    assert result(here(works.say, works.items(10))) == list(map(str, range(10)))
-    parts = [outcome.data[:2] for _, outcome in here(works.in_parts, works.items(4))]
-    assert parts == [(f"{number}", part) for number in range(4) for part in range(number + 1)]
-
-
 def test_parts_of_containers_arrive_in_order() -> None:
+    expected = [(f"{number}", part) for number in range(9) for part in range(number + 1)]
+    assert [outcome.data[:2] for _, outcome in here(works.in_parts, works.items(9))] == expected
     with Processes(2) as workers:
         dones = list(Mapping(works.in_parts, workers, is_ordered=True).all(works.items(9)))
-    assert [outcome.data[:2] for _, outcome in dones] == [(f"{n}", part) for n in range(9) for part in range(n + 1)]
-    assert [outcome.rest is None for _, outcome in dones] == [part == n for n in range(9) for part in range(n + 1)]
+    assert [outcome.data[:2] for _, outcome in dones] == expected
+    assert [outcome.rest is None for _, outcome in dones] == [name == f"{part}" for name, part in expected]
 
 
 def test_tasks_under_way_are_bounded() -> None:
