@@ -23,7 +23,7 @@ from glassfs.sandbox import client, confinement, pool, server, wire
 from glassfs.sandbox.client import Sandbox
 from glassfs.settings import settings
 from tests.formats.hdf5_files import h5py
-from tests.helpers import local
+from tests.helpers import in_fork, local
 from tests.waiting import is_waiting, wait_until
 
 
@@ -289,11 +289,7 @@ def test_forked_process_has_workers_of_its_own(tmp_path: Path, workers: pool.Poo
     path = made(tmp_path / "a.h5")
     with glassfs.open(path) as opened:
         list(opened)
-        process = os.fork()
-        if not process:
-            with glassfs.open(path) as mine:
-                os._exit(0 if mine["group1/x"].numpy().tolist() == [0, 1, 2, 3] else 1)
-        assert os.waitpid(process, 0)[1] == 0
+        assert in_fork(lambda: glassfs.open(path)["group1/x"].numpy().tolist() == [0, 1, 2, 3])
         assert opened["group2/x"].numpy().tolist() == [0, 1, 2, 3, 4]
 
 

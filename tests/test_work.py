@@ -29,6 +29,7 @@ from glassfs.threads import DaemonPool
 from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.work import Canceled, OverBudget, Work
+from tests.helpers import in_fork
 from tests.memory_store import MemoryStore
 from tests.waiting import SECONDS, is_waiting, wait_for, wait_until
 
@@ -351,17 +352,6 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
 
 
 # Daemon threads, locks by key, and what a fork leaves of them.
-
-
-def in_fork(check: Callable[[], bool]) -> bool:
-    """Return what ``check`` returns in a forked process."""
-    child = os.fork()
-    if not child:
-        try:
-            os._exit(0 if check() else 1)
-        finally:
-            os._exit(2)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_pool_runs_no_more_tasks_at_a_time_than_it_has_threads() -> None:

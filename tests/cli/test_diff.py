@@ -116,14 +116,16 @@ def test_counts_and_maxima_are_those_of_numpy(
         assert float(difference["max_abs"]) == (max(gaps) if as_exact is int else pytest.approx(max(gaps)))
 
 
-def test_large_integers_are_compared_exactly(files: Files) -> None:
-    ends = np.array([-(2**63), 2**62]), np.array([2**63 - 1, 2**62 + 1])
-    a, b = saved(files, ".npz", {"i": ends[0], "u": np.array([2**64 - 1], "u8")},
-                 {"i": ends[1], "u": np.array([2**64 - 2], "u8")})
+def test_large_integers_are_compared_exactly_and_gaps_may_be_infinite(files: Files) -> None:
+    a, b = saved(files, ".npz", {
+        "i": np.array([-(2**63), 2**62]), "u": np.array([2**64 - 1], "u8"), "x": np.array([np.inf, 1]),
+    }, {"i": np.array([2**63 - 1, 2**62 + 1]), "u": np.array([2**64 - 2], "u8"), "x": np.array([-np.inf, 1])})
     differences = found(a, b)
     assert (differences["i.npy"]["differing"], differences["i.npy"]["max_abs"]) == (2, 2**64 - 1)
     assert (differences["u.npy"]["first_a"], differences["u.npy"]["max_abs"]) == (2**64 - 1, 1)
-    assert f"items differ by up to {2**64 - 1}, first at [0]" in glassfs("diff", a, b).lines[0]
+    lines = glassfs("diff", a, b).lines
+    assert f"items differ by up to {2**64 - 1}, first at [0]" in lines[0]
+    assert "x.npy: 1 of 2 items differ by up to inf, first at [0]" in lines[2]
 
 
 def test_checkpoints(files: Files) -> None:
@@ -354,11 +356,6 @@ def test_shards_that_both_models_lack_are_no_equality(files: Files) -> None:
     done = glassfs("diff", *(path.parent / SHARDED for path in files))
     assert (done.lines, done.status, len(done.errors)) == ([], 2, 3)
     assert "tensors/gone.safetensors: is missing, and with it 1 tensor: y" in done.errors[0]
-
-
-def test_gaps_may_be_infinite(files: Files) -> None:
-    a, b = saved(files, ".npz", {"x": np.array([np.inf, 1])}, {"x": np.array([-np.inf, 1])})
-    assert "1 of 2 items differ by up to inf, first at [0]" in glassfs("diff", a, b).lines[0]
 
 
 def test_memory_does_not_grow_with_arrays(files: Files) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -22,7 +21,6 @@ from glassfs.tree.omissions import Omission
 from tests.cli.glassfs_command import glassfs
 from tests.datasets.batch.many import sound
 from tests.formats.hdf5_files import nested, write_aloha
-from tests.remote import servers
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, S3Server
@@ -121,26 +119,24 @@ def test_unknown_bytes_under_the_name_of_a_container_are_a_fault(tmp_path: Path)
 
 
 @pytest.fixture
-def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def bucket(tmp_path: Path) -> Bucket:
     data = sound(tmp_path / "sound.kas").read_bytes()
-    keys = ("ok.kas", "both.kas", "both.kas/inner.kas", "double//slash.kas", "dot/./x.kas", "empty.kas")
-    with S3Server({"bucket": Bucket({key: b"" if key == "empty.kas" else data for key in keys})}) as server:
-        for name, value in {**servers.CREDENTIALS, "AWS_ENDPOINT_URL": server.url}.items():
-            monkeypatch.setenv(name, value)
-        yield
+    keys = ("ok.kas", "both.kas", "both.kas/inner.kas", "double//slash.kas", "dot/./x.kas")
+    return Bucket({"empty.kas": b""} | dict.fromkeys(keys, data))
 
 
-def test_objects_that_no_file_shows_are_named_by_commands(bucket: None, tmp_path: Path) -> None:
-    done = glassfs("verify", "s3://bucket")
+def test_objects_that_no_file_shows_are_named_by_commands(s3: S3Server, tmp_path: Path) -> None:
+    options = ("-o", f"endpoint={s3.url}", "s3://bucket")
+    done = glassfs("verify", *options)
     assert (done.status, done.errors) == (1, ["3 containers, 1 fault, 3 omitted"])
     assert {line.split(": ")[0] for line in done.lines if "omitted: object name" in line} == {
         "s3://bucket/both.kas", "s3://bucket/double//", "s3://bucket/dot/./",
     }
     assert "s3://bucket/empty.kas: is empty" in done.lines
-    assert sum("  omitted: s3://bucket/" in line for line in glassfs("info", "s3://bucket").lines) == 3
-    done = glassfs("export", "s3://bucket", tmp_path / "out")
+    assert sum("  omitted: s3://bucket/" in line for line in glassfs("info", *options).lines) == 3
+    done = glassfs("export", *options, tmp_path / "out")
     assert done.status == 1 and sum("omitted: object name" in line for line in done.errors) == 3
-    assert glassfs("export", "--allow-omissions", "s3://bucket", tmp_path / "again").status == 0
+    assert glassfs("export", "--allow-omissions", *options, tmp_path / "again").status == 0
 
 
 @pytest.mark.parametrize("command", [

@@ -26,6 +26,7 @@ from glassfs.library import session
 from glassfs.settings import settings
 from glassfs.view.parquet.records import RecordPages
 from tests.conftest import Scale
+from tests.helpers import in_fork
 from tests.library.conftest import write_store
 from tests.security.bombs import write_episodes, write_holes
 from tests.waiting import SECONDS, wait_for, wait_until
@@ -94,29 +95,17 @@ def test_a_pickled_entry_is_of_the_same_version(tmp_path: Path) -> None:
         assert there["a.kas/small"].numpy().tolist() == [0, 1, 2]
 
 
-def forked(child: object) -> int:
-    """Return the exit status of a forked process that runs ``child``."""
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            child()  # type: ignore[operator]
-            gc.collect()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_opens_its_own_tree(data: glassfs.Library) -> None:
     entry, expected = data[STATE], data[STATE].numpy()
 
-    def child() -> None:
-        assert (entry.numpy() == expected).all() and data["run2.kdb/episodes/1/action"].shape == (24, 7)
+    def child() -> bool:
+        is_equal = bool((entry.numpy() == expected).all()) and data["run2.kdb/episodes/1/action"].shape == (24, 7)
         data.close()
+        gc.collect()
+        return is_equal
 
-    assert forked(child) == 0
+    assert in_fork(child)
     assert (data[STATE].numpy() == expected).all()
 
 
