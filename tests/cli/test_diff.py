@@ -17,14 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
-from writers.kinodb import KinoWriter
 from writers.safetensors import described, packed, write_safetensors
 from writers.wshard import WShardWriter
 
 from glassfs.codec import compression
 from glassfs.formats.hdf5 import filters
 from glassfs.sizes import human_size
-from tests.cli.conftest import FRAMES, sparse_store
+from tests.cli.conftest import FRAMES, sparse_store, write_robot
 from tests.cli.glassfs_command import fails, glassfs
 
 Files = tuple[Path, Path]
@@ -233,22 +232,16 @@ def test_types_that_are_shown_alike_differ(files: Files) -> None:
     assert glassfs("diff", a, b).lines == ["tensors/x.bin: F4 [8] → F4 [2, 4]"]
 
 
-def robot(path: Path, frames: Any, task: str = "pick") -> None:
-    with KinoWriter(path, created=0) as writer:
-        writer.add_episode(np.ones((len(frames), 2)), np.zeros((len(frames), 1)), images=[{"cam": f} for f in frames],
-                           task=task)
-
-
 def test_folders_of_containers(files: Files) -> None:
     a, b = files[0].parent, files[1].parent
-    for folder in (a, b):
-        robot(folder / "same.kdb", FRAMES)
-        robot(folder / "run.kdb", FRAMES if folder == a else FRAMES + np.uint8(2), "pick" if folder == a else "place")
+    for folder, frames, task in ((a, FRAMES, "pick"), (b, FRAMES + np.uint8(2), "place")):
+        write_robot(folder / "same.kdb")
+        write_robot(folder / "run.kdb", frames, task)
         (folder / "notes.txt").write_text(f"one\n{folder.name}\n")
         (folder / "video.bin").write_bytes(b"0123" + folder.name.encode())
-    robot(a / "old.kdb", FRAMES)
+    write_robot(a / "old.kdb", FRAMES)
     (b / "more").mkdir()
-    robot(b / "more" / "new.kdb", FRAMES)
+    write_robot(b / "more" / "new.kdb", FRAMES)
     done = glassfs("diff", a, b)
     size = human_size((a / "old.kdb").stat().st_size)
     assert done.lines == [
@@ -312,9 +305,9 @@ def test_damage_is_named_and_the_rest_compared(files: Files, damaged: Path) -> N
 def test_damaged_containers_in_folders_are_named(files: Files) -> None:
     a, b = files[0].parent, files[1].parent
     for folder in (a, b):
-        robot(folder / "cut.kdb", FRAMES)
+        write_robot(folder / "cut.kdb", FRAMES)
         write_demos(folder / "cut.h5", 1)
-        robot(folder / "last.kdb", FRAMES if folder == a else FRAMES[:2])
+        write_robot(folder / "last.kdb", FRAMES if folder == a else FRAMES[:2])
     for name in ("cut.h5", "cut.kdb"):
         (b / name).write_bytes((b / name).read_bytes()[:300])
     done = glassfs("diff", "--json", a, b)

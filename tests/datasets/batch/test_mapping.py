@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_tasks_under_way_are_bounded() -> None:
 
 @pytest.mark.parametrize("is_ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_loses_nothing(is_ordered: bool, tmp_path: Path) -> None:
-    work = works.DieOnce("150", str(tmp_path / "mark"))
+    work = partial(works.die_once, "150", str(tmp_path / "mark"))
     with Processes(2) as workers:
         found = result(Mapping(work, workers, is_ordered).all(works.items(300)))
     assert (tmp_path / "mark").exists()
