@@ -15,7 +15,7 @@ from glassfs.content import join as content_join
 from glassfs.content.summary import COLUMNS
 from glassfs.datasets import blocks
 from glassfs.datasets.joined import Audience, tables_with_rows
-from glassfs.errors import NotFound, Passing
+from glassfs.errors import NotFound, Unavailable
 from glassfs.formats import registry
 from glassfs.settings import settings
 from glassfs.tree import Sources
@@ -257,11 +257,8 @@ def test_other_tables_change_the_time_of_the_root() -> None:
 
 
 def test_a_file_that_cannot_be_read_hides_no_table() -> None:
-    class Failing(Passing):
-        """A failure of the moment."""
-
     store = MemoryStore({"a/a": b"x", "a/b.thing": THING})
-    store.opening["a/a"] = Failing("fails")
+    store.opening["a/a"] = Unavailable("fails")
     assert "things.jsonl" in listed(tree_of(store, views=VIEWS))
 
 
