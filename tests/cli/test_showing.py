@@ -147,6 +147,8 @@ def test_missing_paths_are_errors(command: str, store: Path) -> None:
 def test_cat_of_directories_and_tree_of_files_are_errors(store: Path) -> None:
     fails(glassfs("cat", store, "nodes"), f"nodes: is a directory; list it with 'glassfs ls {store} nodes'")
     fails(glassfs("tree", store, "zeros.npy"), "zeros.npy: is not a directory; show it with 'glassfs ls -l'")
+    needed = f"{store}: name a path inside it; 'glassfs ls {store}' shows what is there"
+    fails(glassfs("cat", store), f"{needed} (see 'glassfs cat --help')", 2)
 
 
 def test_views_are_found_by_their_path_and_not_listed(store: Path, robot: Path, tmp_path: Path) -> None:

@@ -91,10 +91,13 @@ def test_an_index_counts_only_shards_that_are_not_listed() -> None:
     one = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
     store = MemoryStore({
         first: packed({"a": one}, b"1"), second: packed({"b": one}, b"2"),
-        index: b'{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}',
+        index: b'{"weight_map": {"a": "1.safetensors", "b": "2.safetensors", "c": "3.safetensors"}}',
     })
     assert names_of(tree_of(store)) == [(first, "tensors/a"), (second, "tensors/b")]
-    assert names_of(tree_of(store, index, second)) == [(second[2:], "tensors/b"), (index[2:], "tensors/a")]
+    sources = tree_of(store, index, second)
+    assert names_of(sources) == [(second[2:], "tensors/b"), (index[2:], "tensors/a")]
+    error = sources.tree.file("/arrays.jsonl").xattrs()["user.glassfs.error"].decode()
+    assert error.startswith(f"{index[2:]}: tensors/3.safetensors: is missing")
 
 
 @pytest.mark.usefixtures("with_takes")

@@ -122,8 +122,9 @@ def test_any_text_may_be_an_instruction() -> None:
     sources = tree_of(MemoryStore({"x": takes(*map(take, texts))}))
     assert [row["language_instruction"] for row in rows_of(sources)][2:] == texts[2:]
     assert len([node for _, node in sources.tree.walk("/by-task") if isinstance(node, Symlink)]) == len(texts)
-    file = sources.tree.file("/episodes.parquet")
-    assert len(file.read(0, file.size)) == file.size
+    for name in ("episodes.parquet", "episodes.csv"):
+        file = sources.tree.file(name)
+        assert len(file.read(0, file.size)) == file.size
 
 
 def test_names_that_a_folder_has_itself_win(store: MemoryStore) -> None:
