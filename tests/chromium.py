@@ -70,9 +70,9 @@ class Browser:
         self.requested.clear()
         self._navigate(place.as_uri() if isinstance(place, Path) else place)
 
-    def evaluate(self, expression: str) -> Any:
+    def evaluate(self, expression: str, **where: Any) -> Any:
         """Return the value of an expression, as JSON. Promises are awaited."""
-        found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True, **where)
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
@@ -80,9 +80,7 @@ class Browser:
         """Return the value of an expression in a frame of the page, whose document scripts of the page cannot reach."""
         frame = self._ask("Page.getFrameTree")["frameTree"]["childFrames"][number]["frame"]["id"]
         world = self._ask("Page.createIsolatedWorld", frameId=frame)["executionContextId"]
-        found = self._ask("Runtime.evaluate", expression=expression, returnByValue=True, contextId=world)
-        assert "exceptionDetails" not in found, found
-        return found["result"].get("value")
+        return self.evaluate(expression, contextId=world)
 
     def wait_for(self, expression: str) -> Any:
         """Wait until an expression is true, and return its value."""
@@ -118,8 +116,7 @@ class Browser:
 
     def screenshot(self) -> bytes:
         """Return a PNG of the visible part."""
-        found = self._ask("Page.captureScreenshot", format="png")
-        return base64.b64decode(found["data"])
+        return base64.b64decode(self._ask("Page.captureScreenshot", format="png")["data"])
 
     def _navigate(self, address: str) -> None:
         self._loaded.clear()
@@ -136,12 +133,9 @@ class Browser:
         while sent:
             sent = sent[os.write(self._writes, sent) :]
         answers: list[dict[str, Any]] = []
-        number = self._number
-
-        def is_answered() -> bool:
-            return bool(answers)
-
-        self._wait_until(is_answered, lambda found: answers.append(found) if found.get("id") == number else None)
+        self._wait_until(
+            lambda: bool(answers), lambda found: answers.append(found) if found.get("id") == self._number else None,
+        )
         if "error" in answers[0]:
             raise NotDone(f"{method}: {answers[0]['error']}")
         result: dict[str, Any] = answers[0]["result"]

@@ -1,10 +1,11 @@
-"""Helpers of tests below the tree: open bytes, count reads, walk contents."""
+"""Helpers of tests below the tree: open bytes, count reads, walk contents, check something in a forked process."""
 
 from __future__ import annotations
 
 import math
+import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,14 @@ def array_of(container: Container, name: str, label: str = "") -> np.ndarray[Any
 def read_in_parts(data: Data, part: int = 4096) -> bytes:
     """Read all bytes of `data`, a part at a time."""
     return b"".join(data.read(offset, min(part, data.size - offset)) for offset in range(0, data.size, part))
+
+
+def in_fork(check: Callable[[], bool]) -> bool:
+    """Return what ``check`` returns in a forked process."""
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

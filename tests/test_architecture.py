@@ -112,12 +112,7 @@ def is_allowed(importer: str, imported: str) -> bool:
         return True
     return any(
         imported == allowed or (allowed and imported.startswith(f"{allowed}.")) for allowed in MAY_IMPORT[room]
-    )
-
-
-def test_every_room_has_a_rule() -> None:
-    rooms = {module_name(path).partition(".")[0] for path in MODULES}
-    assert rooms <= MAY_IMPORT.keys()
+    )  # a KeyError names a room without a rule
 
 
 def test_imports_point_downwards() -> None:

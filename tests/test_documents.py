@@ -1,22 +1,36 @@
-"""Documents and comments: cited sections exist, links have targets, commands and options are valid."""
+"""Documents and comments: cited sections exist, links have targets, commands, options and code are valid and work."""
 
 from __future__ import annotations
 
-import ast
-import io
+import importlib.util
+import json
+import os
 import re
 import shlex
-import tokenize
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
+import make_samples
+import numpy as np
 import pytest
+from writers.kinodb import KinoWriter
 
-from glassfs.cli import COMMANDS, glassfs
+from glassfs.cache import BlockCache
+from glassfs.cli import COMMANDS
+from glassfs.cli import glassfs as program
+from glassfs.content import Array, Memory
 from glassfs.mount.options import DESCRIPTIONS
-from tests.conftest import ROOT
+from glassfs.view import View
+from tests.cli.glassfs_command import glassfs
+from tests.conftest import ROOT, Scale
+from tests.library.conftest import write_datasets
+from tests.optional import package
 
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
@@ -30,48 +44,17 @@ NUMBERS = {"DEPTH": "1"}
 # Names of documents; the sections after one belong to it.
 _DOCUMENT = re.compile(r"(?P<page>(?:[\w.]+/)*\w+\.md)|(?P<foreign>RFC \d+|W3C Recommendation|PEP \d+)")
 _SECTION = re.compile(r"§(\d+(?:\.\d+)*)")
-
-
-def python_comments(text: str) -> Iterator[tuple[int, str]]:
-    """Yield docstrings and runs of adjacent comment lines, with the lines where they begin."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.lineno, node.value.value
-    yield from joined(
-        (token.start[0], token.string)
-        for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type == tokenize.COMMENT
-    )
-
-
-def joined(comments: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
-    """Join comments on adjacent lines."""
-    first, last, lines = 0, -1, [""]
-    for line, text in comments:
-        if line != last + 1:
-            yield first, " ".join(lines)
-            first, lines = line, []
-        lines.append(text.lstrip("# "))
-        last = line
-    yield first, " ".join(lines)
-
-
-def shell_comments(text: str) -> Iterator[tuple[int, str]]:
-    lines = enumerate(text.splitlines(), 1)
-    yield from joined((number, line.lstrip()) for number, line in lines if line.lstrip().startswith("#"))
+_COMMENT = re.compile(r'^ *"""(?s:.*?)"""|(?:^(?:.*  )?# .*\n)+', re.MULTILINE)
 
 
 def comments() -> Iterator[tuple[Path, int, str]]:
-    """Yield file, line and text of all comments in files of this project that cite anything."""
+    """Yield file, line and text of docstrings and of runs of adjacent comments in this project."""
     files = [path for place in ("src", "tests", "scripts") for path in sorted((ROOT / place).rglob("*"))]
     for path in (*files, ROOT / "setup.py", ROOT / ".ci/run"):
-        is_python = path.suffix == ".py"
-        if not is_python and not (path.parent.name in ("scripts", ".ci") and path.is_file()):
-            continue
-        whole = path.read_text(encoding="utf-8")
-        if not _DOCUMENT.search(whole) and not _SECTION.search(whole):
-            continue
-        for line, text in python_comments(whole) if is_python else shell_comments(whole):
-            yield path, line, text
+        if path.suffix == ".py" or (path.parent.name in ("scripts", ".ci") and path.is_file()):
+            whole = path.read_text(encoding="utf-8")
+            for match in _COMMENT.finditer(whole):
+                yield path, whole.count("\n", 0, match.start()) + 1, match[0]
 
 
 def page_of(path: Path) -> str:
@@ -181,7 +164,7 @@ def test_readme_is_short() -> None:
 
 
 def command_of(name: str) -> click.Command | None:
-    return glassfs.get_command(click.Context(glassfs), name)
+    return program.get_command(click.Context(program), name)
 
 
 def spellings(command: click.Command) -> set[str]:
@@ -265,3 +248,182 @@ def test_every_mount_option_is_in_the_manual() -> None:
 
     described = {name for cell in rows(DOCS / "manual/mounting.md", "Options") for name in names(cell)}
     assert described == {name for text in DESCRIPTIONS for name in names(text)} - {"default_permissions"}
+
+
+# Commands and code do what the documents say.
+
+
+WITHOUT_A_MOUNT = {"ls", "tree", "cat", "info", "export", "verify"}
+
+
+def python_in(page: str, containing: str) -> str:
+    """Return the block of Python on a page that contains this text."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    (block,) = (block for block in blocks if containing in block)
+    return block
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder as in the documents: robot.kdb beside a folder of containers."""
+    (tmp_path / "datasets").mkdir()
+    for path in (tmp_path / "robot.kdb", tmp_path / "datasets/robot.kdb"):
+        make_samples.write_kinodb(path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_readme_commands_work(place: Path) -> None:
+    lines = [words for words in map(arguments, lines_to_type(README.read_text(encoding="utf-8")))
+             if words[0] in WITHOUT_A_MOUNT and "://" not in " ".join(words)]
+    printed: dict[str, bytes] = {}
+    assert {words[0] for words in lines} >= {"tree", "cat", "info", "export", "verify"}
+    for words in lines:
+        done = glassfs(*words)
+        assert done.status == 0, f"glassfs {' '.join(words)}: {done.errors}"
+        if words[0] == "cat":
+            printed[words[2]] = done.output
+    for path, data in printed.items():
+        assert data and (place / "exported" / path).read_bytes() == data
+
+
+def test_python_guide_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All blocks, from top to bottom, as in a notebook."""
+    write_datasets(tmp_path / "datasets")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        exec(block, names)
+    printed = capsys.readouterr().out
+    assert "run2.kdb/episodes/2 24\n" in printed and "/episodes/0/state.npy\n" in printed
+    assert "run1.kdb/episodes/0/sate: there is no such entry; the nearest: run1.kdb/episodes/0/state.npy" in printed
+    assert names["data"]["run1.kdb"].attributes["format"] == "kinodb"
+    assert names["array"].shape == (24, 7) and names["video"].shape[3] == 3
+    assert str(names["times"][1]).startswith("1970-01-02")
+    assert names["failed"]["language_instruction"].tolist() == ["open the drawer"] * 2
+    assert names["actions"].shape == (24, 7) and (tmp_path / "episode.mp4").read_bytes()[4:8] == b"ftyp"
+    assert names["nodes"]["time"].tolist() == [0, 0, 12.5] and names["sites"] == ["A", "G", "ACGT"]
+    assert str(names["columns"]["Time"].dtype).startswith("datetime64")
+    assert names["png"].startswith(b"\x89PNG")
+
+
+def test_extras_of_the_guide_exist() -> None:
+    extras = re.findall(r"glassfs\[(\w+)\]", (ROOT / "docs/python.md").read_text(encoding="utf-8"))
+    offered = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert extras and all(f"\n{extra} = [" in offered for extra in extras)
+
+
+def test_advice_for_100ns_times_is_exact(tmp_path: Path) -> None:
+    """Also for years that NumPy prints wrong as ``<M8[100ns]``."""
+    assert '.astype("M8[us]")' in python_in("docs/python.md", "columns/Time")
+    ticks = np.array([0, 15_778_800_000_000_000, 10**17], "<i8")
+    path = tmp_path / "Time.npy"
+    np.save(path, ticks.view("<M8[100ns]"))
+    times = np.load(path).astype("M8[us]")
+    assert (times.view("<i8") * 10 == ticks).all() and str(times[1]).startswith("2020-01-01")
+
+
+def test_example_view_works() -> None:
+    names: dict[str, object] = {}
+    exec(python_in("docs/manual/views.md", "View("), names)
+    view = names["SHAPE"]
+    assert isinstance(view, View)
+    (shown,) = view.show(Array(b"", Memory(bytes(24)), "<f8", (3,)), BlockCache(), ("version",))
+    assert isinstance(shown.thing, Memory)
+    assert (shown.suffix, shown.thing.read(0, shown.thing.size)) == (".shape", b"<f8 [3]\n")
+
+
+# Examples run as they are, and type checkers accept what users write.
+
+
+EXAMPLE = ROOT / "docs/examples/torch_dataset.py"
+LINES = 60
+
+
+def run_example(*words: object) -> subprocess.CompletedProcess[str]:
+    """Run the example, which warns where there are more workers than cores."""
+    package("torch", "torch")
+    command = [sys.executable, EXAMPLE, *map(str, words)]
+    environment = os.environ | {"PYTHONWARNINGS": "ignore::UserWarning"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_dataset_for_pytorch(tmp_path: Path, scale: Scale) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in ("run1.kdb", "deep/run2.kdb"):
+        make_samples.write_kinodb(tmp_path / name)
+    done = run_example(tmp_path, "front", scale(2, 8))
+    assert (done.stdout, done.stderr, done.returncode) == ("144 steps\n", "", 0)
+    assert len(EXAMPLE.read_text().splitlines()) <= LINES
+
+
+def test_the_dataset_says_what_is_missing(tmp_path: Path) -> None:
+    make_samples.write_all(tmp_path)
+    with KinoWriter(tmp_path / "other.kdb") as writer:
+        image = np.zeros((96, 128, 3), np.uint8)
+        writer.add_episode(np.zeros((2, 3), "<f4"), np.zeros((2, 7), "<f4"), images=[{"front": image}] * 2)
+        writer.add_episode(np.zeros((2, 7), "<f4"), np.zeros((2, 7), "<f4"))
+    done = run_example(tmp_path, "front")
+    assert (done.stdout, done.returncode) == ("72 steps\n", 0)
+    said = "they lack camera 'front', or a state of 7 and an action of 7 values"
+    assert done.stderr == f"{tmp_path}: 4 of 7 episodes are left out: {said}\n"
+    done = run_example(tmp_path, "top", 2)
+    assert (done.stdout, done.returncode) == ("", 1)
+    cameras = "'front' in 4, 'wrist' in 3, 'signal/rgb' in 1"
+    assert f"no episode has camera 'top', state and action; cameras: {cameras}" in done.stderr
+
+
+def test_the_dataset_gives_each_step_its_own(tmp_path: Path) -> None:
+    package("torch", "torch")
+    make_samples.write_kinodb(tmp_path / "run.kdb")
+    spec = importlib.util.spec_from_file_location("torch_dataset", EXAMPLE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    steps = module.Steps(str(tmp_path), "wrist")
+    assert len(steps) == 72
+    for number in (0, 23, 24, 47, 48, 71):
+        image, state, action = steps[number]
+        episode = steps.data[f"run.kdb/episodes/{number // 24}"]
+        assert (image == episode[f"images/wrist/{number % 24:06d}"].numpy()).all()
+        assert (state == episode["state"].numpy()[number % 24]).all()
+        assert (action == episode["action"].numpy()[number % 24]).all()
+
+
+# Type checkers, in a project of a user's own, find what is wrong in it.
+
+
+PROJECT = ROOT / "tests/library/user_project.py"
+WRONG = """
+import glassfs
+
+with glassfs.open("a") as data:
+    data["a"].numpy().nothing_of_arrays
+    data["a"].nothing
+    data["a"]["b"].nothing
+    data["a"][1:].nothing_of_arrays
+    number: int = data["a"].bytes()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checker", ["mypy", "basedpyright"])
+def test_type_checkers_accept_what_users_write(checker: str, tmp_path: Path) -> None:
+    """basedpyright is pyright with a Node.js of its own, so that nothing has to be fetched to run it."""
+    shutil.copy(PROJECT, tmp_path / "right.py")
+    (tmp_path / "wrong.py").write_text(WRONG)
+    settings = {"typeCheckingMode": "strict", "venvPath": str(Path(sys.prefix).parent), "venv": Path(sys.prefix).name}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = {"mypy": ["mypy", "--strict", "--cache-dir", str(tmp_path)], "basedpyright": ["basedpyright"]}[checker]
+
+    def complaints(name: str) -> list[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", *command, name], cwd=tmp_path, capture_output=True, text=True, check=False,
+        )
+        return [line for line in done.stdout.splitlines() if " error: " in line or " - error" in line]
+
+    assert complaints("right.py") == []
+    assert len(complaints("wrong.py")) >= 5

@@ -1,4 +1,4 @@
-"""No cache of a module grows with what containers hold: such a cache belongs to a container, a lease or a budget."""
+"""Caches drop what was used least recently; one of a module does not grow with what containers hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import glassfs
 from glassfs.content import dtypes
-from glassfs.lru import LONGEST_CACHED, cached_if_short
+from glassfs.lru import LONGEST_CACHED, LRU, cached_if_short
 
 ROOT = Path(glassfs.__file__).parent
 DECORATORS = {"lru_cache", "cache", "cached"}
@@ -80,6 +80,7 @@ def all_caches() -> set[str]:
 
 
 def test_every_cache_of_a_module_is_known_to_be_harmless() -> None:
+    """Others belong to a container, a lease or a budget."""
     assert all_caches() == {name for names in HARMLESS.values() for name in names.split()}
 
 
@@ -101,3 +102,27 @@ def test_large_types_are_not_kept() -> None:
     small, large = "[('x', '<f4')]", repr([(f"field_{number}", "<f4") for number in range(1_000)])
     assert dtypes.parsed(small) is dtypes.parsed(small)
     assert dtypes.parsed(large) is not dtypes.parsed(large)
+
+
+def test_entries_used_least_recently_are_evicted() -> None:
+    entries: LRU[str, int] = LRU(10, most=3)
+    for number, key in enumerate("abc"):
+        assert entries.put(key, number) == []
+    assert (entries.get("a"), entries.peek("b")) == (0, 1)
+    assert entries.put("d", 3) == [("b", 1)]
+    assert entries.items() == [("c", 2), ("a", 0), ("d", 3)]
+    assert entries.reweigh("a", 9) == [("c", 2)] and entries.weight == 10
+    assert entries.reweigh("c", 9) == [], "it is gone"
+    assert entries.put("large", 4, 99) == [("a", 0), ("d", 3)] and entries.weight == 99, "the newest stays"
+    assert entries.put("e", 5) == [("large", 4)] and entries.weight == 1
+    assert entries.put("e", 6, 4) == [] and entries.weight == 4
+
+
+def test_entries_are_removed_by_key_or_condition() -> None:
+    entries: LRU[int, str] = LRU(100)
+    for number in range(6):
+        entries.put(number, str(number), 2)
+    assert [entries.pop(key) for key in (5, 5, 0)] == ["5", None, "0"]
+    assert entries.pop_where(lambda key: key % 2 == 0) == ["2", "4"] and entries.weight == 4
+    entries.clear()
+    assert (entries.weight, entries.items()) == (0, [])

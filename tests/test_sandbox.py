@@ -23,7 +23,7 @@ from glassfs.sandbox import client, confinement, pool, server, wire
 from glassfs.sandbox.client import Sandbox
 from glassfs.settings import settings
 from tests.formats.hdf5_files import h5py
-from tests.helpers import local
+from tests.helpers import in_fork, local
 from tests.waiting import is_waiting, wait_until
 
 
@@ -43,26 +43,42 @@ def made(path: Path, count: int = 3) -> Path:
     return path
 
 
-LIST = {"do": "list", "path": [], "first": 0, "count": 9}
+def sandboxed(path: Path) -> Sandbox:
+    return Sandbox(local(made(path)), "hdf5")
 
 
-def test_worker_that_is_killed_is_replaced(tmp_path: Path, workers: pool.Pool) -> None:
-    sandbox, other = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
+@pytest.fixture
+def sandbox(tmp_path: Path, workers: pool.Pool) -> Sandbox:
+    return sandboxed(tmp_path / "a.h5")
+
+
+@pytest.fixture
+def other(tmp_path: Path, workers: pool.Pool) -> Sandbox:
+    return sandboxed(tmp_path / "b.h5")
+
+
+def listed(sandbox: Sandbox) -> int:
+    """Return the number of groups, which a worker lists."""
+    answer, _ = sandbox.ask({"do": "list", "path": [], "first": 0, "count": 9})
+    return int(answer["count"])
+
+
+def test_worker_and_server_that_are_killed_are_replaced(sandbox: Sandbox, other: Sandbox, workers: pool.Pool) -> None:
     for _ in range(3):
-        assert sandbox.ask(dict(LIST))[0]["count"] == 3
+        assert listed(sandbox) == 3
         process = workers.processes[-1]
-        assert other.ask(dict(LIST))[0]["count"] == 3
+        assert listed(other) == 3
         os.kill(process, signal.SIGKILL)
-        assert sandbox.ask(dict(LIST))[0]["count"] == 3
+        assert listed(sandbox) == 3
         assert len(workers.processes) == 2
+        server_of(workers)._process.kill()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_container_whose_workers_are_killed_is_not_damaged(
-    tmp_path: Path, workers: pool.Pool, number: signal.Signals, monkeypatch: pytest.MonkeyPatch,
+    sandbox: Sandbox, number: signal.Signals, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
-    sandbox.ask(dict(LIST))
+    listed(sandbox)
     run = client._Conversation.run
 
     def killed(conversation: client._Conversation, request: bytes) -> client.Outcome:
@@ -77,8 +93,8 @@ def test_container_whose_workers_are_killed_is_not_damaged(
         patched.setattr(client._Conversation, "run", killed)
         for _ in range(3):
             with pytest.raises(Unavailable, match="its worker process was killed"):
-                sandbox.ask(dict(LIST))
-    assert sandbox.ask(dict(LIST))[0]["count"] == 3
+                listed(sandbox)
+    assert listed(sandbox) == 3
 
 
 def has_ended(process: int) -> bool:
@@ -89,21 +105,13 @@ def has_ended(process: int) -> bool:
         return True
 
 
-def test_worker_that_crashes_is_damage(tmp_path: Path, workers: pool.Pool) -> None:
-    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+def test_worker_that_crashes_is_damage(sandbox: Sandbox, workers: pool.Pool) -> None:
     sandbox.ask({"do": "open"})
     os.kill(workers.processes[0], signal.SIGSEGV)
     for _ in range(2):
         with pytest.raises(Damaged, match=r"its worker process crashed \(SIGSEGV\)"):
-            sandbox.ask(dict(LIST))
+            listed(sandbox)
     assert not workers.processes
-
-
-def test_killed_server_is_replaced(tmp_path: Path, workers: pool.Pool) -> None:
-    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
-    for _ in range(3):
-        assert sandbox.ask(dict(LIST))[0]["count"] == 3
-        server_of(workers)._process.kill()
 
 
 def server_of(workers: pool.Pool) -> pool._Server:
@@ -111,93 +119,88 @@ def server_of(workers: pool.Pool) -> pool._Server:
     return found
 
 
-def test_stopped_server_delays_no_worker_that_is_ready(tmp_path: Path, workers: pool.Pool) -> None:
+def test_stopped_server_delays_no_worker_that_is_ready(sandbox: Sandbox, other: Sandbox, workers: pool.Pool) -> None:
     """It is killed when it starts no worker in time, and at the end."""
-    ready, new = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
-    ready.ask({"do": "open"})
+    sandbox.ask({"do": "open"})
     stopped = server_of(workers)
     os.kill(stopped._process.pid, signal.SIGSTOP)
     stopped.patience = 1e6
     waiting = work.Work()
-    thread = threading.Thread(target=lambda: cancelable(lambda: work.done_for(waiting, lambda: new.ask(dict(LIST)))))
+    thread = threading.Thread(target=lambda: cancelable(lambda: work.done_for(waiting, lambda: listed(other))))
     thread.start()
     wait_until(lambda: len(workers.processes) == 2)
-    assert ready.ask(dict(LIST))[0]["count"] == 3
+    assert listed(sandbox) == 3
     waiting.cancel()
     thread.join()
     stopped.patience = 0.2
     with pytest.raises(Unavailable, match="does not start in time"):
-        new.ask(dict(LIST))
+        listed(other)
     assert stopped._process.poll() == -signal.SIGKILL
-    assert new.ask(dict(LIST))[0]["count"] == 3
+    assert listed(other) == 3
     os.kill(server_of(workers)._process.pid, signal.SIGSTOP)
     last = server_of(workers)._process
     pool.close()
     assert last.poll() == -signal.SIGKILL
 
 
-def test_upgrade_is_no_damage_and_is_not_remembered(
-    tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+def test_upgrade_is_no_damage_and_is_not_remembered(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as upgraded:
         upgraded.setattr(client, "__version__", "another")
         for _ in range(2):
             with pytest.raises(Unavailable, match=r"another version: glassfs was upgraded; mount.*again"):
-                sandbox.ask(dict(LIST))
-    assert sandbox.ask(dict(LIST))[0]["count"] == 3
+                listed(sandbox)
+    assert listed(sandbox) == 3
 
 
-def test_lack_of_memory_is_no_damage_and_is_not_remembered(tmp_path: Path, workers: pool.Pool) -> None:
-    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
-    first.ask({"do": "open"})
+def test_lack_of_memory_is_no_damage_and_is_not_remembered(
+    sandbox: Sandbox, other: Sandbox, workers: pool.Pool,
+) -> None:
+    sandbox.ask({"do": "open"})
     process = server_of(workers)._process.pid
     before = resource.prlimit(process, resource.RLIMIT_AS)
     used = int(Path(f"/proc/{process}/statm").read_text().split()[0]) * resource.getpagesize()
     resource.prlimit(process, resource.RLIMIT_AS, (used + (64 << 20), before[1]))
     for _ in range(2):
         with pytest.raises(Unavailable, match=r"192 MiB of memory are not available \(see ulimit -v\)"):
-            second.ask(dict(LIST))
+            listed(other)
     resource.prlimit(process, resource.RLIMIT_AS, before)
-    assert second.ask(dict(LIST))[0]["count"] == 3
+    assert listed(other) == 3
 
 
 @pytest.mark.parametrize("is_running", [False, True])
 def test_lack_of_descriptors_is_no_damage_and_is_not_remembered(
-    tmp_path: Path, workers: pool.Pool, is_running: bool,
+    sandbox: Sandbox, other: Sandbox, is_running: bool,
 ) -> None:
-    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
     if is_running:
-        first.ask({"do": "open"})
+        sandbox.ask({"do": "open"})
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = os.dup(0)
     os.close(free)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
     try:
         with pytest.raises(Unavailable, match="no worker process can be started"):
-            second.ask(dict(LIST))
+            listed(other)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert second.ask(dict(LIST))[0]["count"] == 3
+    assert listed(other) == 3
 
 
 @pytest.mark.parametrize("name", ["restrict", "open"])
 def test_process_that_cannot_be_confined_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confinement, name, mock.Mock(side_effect=OSError("not here")), raising=False)
     assert worker_that(lambda: None) == 3
-
-
-def test_machine_without_a_filter_of_system_calls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     monkeypatch.setattr("platform.machine", lambda: "riscv64")
     with pytest.raises(OSError, match="on Linux on x86-64 and ARM64 only, not on riscv64"):
         confinement.confine(os.getppid())
 
 
-def test_processor_time_that_is_limited_already_is_no_damage(tmp_path: Path, workers: pool.Pool) -> None:
-    first, second = (Sandbox(local(made(tmp_path / name)), "hdf5") for name in ("a.h5", "b.h5"))
-    first.ask({"do": "open"})
+def test_processor_time_that_is_limited_already_is_no_damage(
+    sandbox: Sandbox, other: Sandbox, workers: pool.Pool,
+) -> None:
+    sandbox.ask({"do": "open"})
     resource.prlimit(server_of(workers)._process.pid, resource.RLIMIT_CPU, (100, 100))
-    assert second.ask(dict(LIST))[0]["count"] == 3
+    assert listed(other) == 3
 
 
 class Thing:
@@ -243,13 +246,13 @@ def test_worker_waiting_for_a_silent_source_gives_way(
             return buffer(offset, size)
 
         with mock.patch.object(source, "buffer", silent):
-            found.append(Sandbox(source, "hdf5").ask(dict(LIST))[0]["count"])
+            found.append(listed(Sandbox(source, "hdf5")))
 
     hanging = [threading.Thread(target=ask, args=(number,)) for number in range(2 * pool.MOST_WORKERS)]
     for thread in hanging:
         thread.start()
     wait_until(lambda: len(workers._workers) == pool.MOST_WORKERS)
-    assert Sandbox(local(made(tmp_path / "a.h5")), "hdf5").ask(dict(LIST))[0]["count"] == 3
+    assert listed(sandboxed(tmp_path / "a.h5")) == 3
     assert not found
     speaks.set()
     for thread in hanging:
@@ -262,9 +265,7 @@ def cancelable(do: Callable[[], object]) -> None:
         do()
 
 
-def test_idle_workers_and_their_server_end(
-    tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_idle_workers_and_their_server_end(tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settings, "worker_idle", 0.1)
     monkeypatch.setattr(settings, "worker_check", 0.05)
     with glassfs.open(made(tmp_path / "a.h5")) as opened:
@@ -276,7 +277,7 @@ def test_idle_workers_and_their_server_end(
 
 
 def test_worker_of_a_dropped_container_ends(tmp_path: Path, workers: pool.Pool) -> None:
-    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+    sandbox = sandboxed(tmp_path / "a.h5")
     sandbox.ask({"do": "open"})
     process = workers.processes[0]
     assert os.path.exists(f"/proc/{process}")
@@ -288,38 +289,31 @@ def test_forked_process_has_workers_of_its_own(tmp_path: Path, workers: pool.Poo
     path = made(tmp_path / "a.h5")
     with glassfs.open(path) as opened:
         list(opened)
-        process = os.fork()
-        if not process:
-            with glassfs.open(path) as mine:
-                os._exit(0 if mine["group1/x"].numpy().tolist() == [0, 1, 2, 3] else 1)
-        assert os.waitpid(process, 0)[1] == 0
+        assert in_fork(lambda: glassfs.open(path)["group1/x"].numpy().tolist() == [0, 1, 2, 3])
         assert opened["group2/x"].numpy().tolist() == [0, 1, 2, 3, 4]
 
 
-def test_canceled_request_ends_soon_and_leaves_the_container_readable(tmp_path: Path, workers: pool.Pool) -> None:
-    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
+def test_canceled_request_ends_soon_and_leaves_the_container_readable(sandbox: Sandbox, workers: pool.Pool) -> None:
     sandbox.ask({"do": "open"})
     os.kill(workers.processes[0], signal.SIGSTOP)
     canceled = work.Work()
     canceled.cancel()
     with pytest.raises(work.Canceled):
-        work.done_for(canceled, lambda: sandbox.ask(dict(LIST)))
-    answer, _ = sandbox.ask(dict(LIST))
-    assert answer["count"] == 3
+        work.done_for(canceled, lambda: listed(sandbox))
+    assert listed(sandbox) == 3
 
 
 def test_worker_that_is_silent_is_replaced(
-    tmp_path: Path, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
+    sandbox: Sandbox, workers: pool.Pool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(settings, "worker_silent", 0.3)
-    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
     sandbox.ask({"do": "open"})
     process = workers.processes[0]
     os.kill(process, signal.SIGSTOP)
     with pytest.raises(Unavailable, match="does not answer"):
         sandbox.ask({"do": "open"})
     assert not os.path.exists(f"/proc/{process}")
-    assert sandbox.ask(dict(LIST))[0]["count"] == 3
+    assert listed(sandbox) == 3
 
 
 @pytest.mark.parametrize("messages", [
@@ -331,10 +325,9 @@ def test_worker_that_is_silent_is_replaced(
     pytest.param([(wire.READ, wire.RANGE.pack(0, 1 << 30))], id="large"),
 ])
 def test_nonsense_of_a_worker_is_damage(
-    tmp_path: Path, workers: pool.Pool, messages: list[tuple[bytes, bytes]],
+    sandbox: Sandbox, workers: pool.Pool, messages: list[tuple[bytes, bytes]],
 ) -> None:
     """The worker is stopped, and another end of its socket says what a taken over one might."""
-    sandbox = Sandbox(local(made(tmp_path / "a.h5")), "hdf5")
     sandbox.ask({"do": "open"})
     worker = workers._workers[0]
     mine, its = socket.socketpair()
@@ -398,12 +391,11 @@ def test_numbers_of_system_calls_are_those_of_the_headers(machine: int, header: 
 
 
 def test_error_of_the_source_is_not_taken_for_damage(tmp_path: Path, workers: pool.Pool) -> None:
-    path = made(tmp_path / "a.h5")
-    source = local(path)
+    source = local(made(tmp_path / "a.h5"))
     sandbox = Sandbox(source, "hdf5")
-    sandbox.ask({"do": "open"})
+    listed(sandbox)
     source.close()
     workers.close()
     with pytest.raises(GlassfsError) as raised:
-        sandbox.ask(dict(LIST))
+        listed(sandbox)
     assert not isinstance(raised.value, Damaged)

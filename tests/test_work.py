@@ -1,8 +1,11 @@
-"""Work that is stopped: where it is checked, what waits, and what others get of it."""
+"""Work that is stopped: where it is checked, what waits, and what others get of it; threads and what a fork leaves."""
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -10,19 +13,23 @@ from typing import Any
 
 import pytest
 
-from glassfs import work
+from glassfs import threads, work
 from glassfs.cache import BlockCache
 from glassfs.cache.cores import run_ahead
 from glassfs.content import Rendered
 from glassfs.datasets.files import SnapshotFile
 from glassfs.datasets.rows import RowReader, TablePiece
 from glassfs.datasets.timed_calls import TimedCalls
+from glassfs.errors import Unavailable
+from glassfs.forks import PerProcess, generation
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Version
 from glassfs.source.local import LocalStore
+from glassfs.threads import DaemonPool
 from glassfs.tree import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.work import Canceled, OverBudget, Work
+from tests.helpers import in_fork
 from tests.memory_store import MemoryStore
 from tests.waiting import SECONDS, is_waiting, wait_for, wait_until
 
@@ -251,21 +258,30 @@ def test_another_reader_continues_where_a_stopped_one_was() -> None:
     assert pieces.restarts == 1
 
 
-def test_a_stopped_caller_does_not_make_a_call_count_as_hanging() -> None:
-    """Otherwise it would fail for everybody while its thread goes on."""
+@pytest.mark.parametrize("is_patient", [True, False])
+def test_calls_of_a_stopped_caller_are_stopped_and_do_not_count_as_hanging(is_patient: bool) -> None:
+    """Otherwise a call would fail for everybody while its thread goes on."""
     calls = TimedCalls(SECONDS)
-    begun, gate = threading.Event(), threading.Event()
+    called: Future[Work | None] = Future()
+    gate, ended = threading.Event(), threading.Event()
 
     def call() -> None:
-        begun.set()
-        wait_for(gate)
+        called.set_result(work.current())
+        try:
+            if is_patient:
+                work.patiently(gate.wait)
+            wait_for(gate)
+        finally:
+            ended.set()
 
     doing = Doing(lambda: calls.call("key", "volume", call))
-    wait_for(begun)
-    assert doing.is_stopped()
-    assert not len(calls._hanging)
+    derived = called.result(SECONDS)
+    assert doing.is_stopped() and derived is not None and derived.owner == 1000
+    if is_patient:
+        wait_for(ended)
     assert calls.call("key", "volume", lambda: 7) == 7
     gate.set()
+    wait_until(lambda: not len(calls._hanging))
 
 
 def test_a_budget_ends_no_decoder_that_others_share() -> None:
@@ -286,27 +302,6 @@ def test_a_budget_ends_no_decoder_that_others_share() -> None:
     cache.read_into(pieces, buffer, pieces.size - 1)
     assert buffer[0] == 15
     assert pieces.restarts == 1
-
-
-def test_calls_of_a_stopped_caller_are_stopped() -> None:
-    calls = TimedCalls(SECONDS)
-    called: list[Work | None] = []
-    ended = threading.Event()
-
-    def call() -> None:
-        called.append(work.current())
-        try:
-            work.patiently(threading.Event().wait)
-        finally:
-            ended.set()
-
-    doing = Doing(lambda: calls.call("key", "volume", call))
-    wait_until(lambda: bool(called))
-    assert doing.is_stopped()
-    wait_for(ended)
-    wait_until(lambda: not len(calls._hanging))
-    assert called[0] is not None
-    assert called[0].owner == 1000
 
 
 def test_what_runs_ahead_is_of_the_same_owner() -> None:
@@ -354,3 +349,130 @@ def test_files_read_ahead_are_given_up_with_their_reader(monkeypatch: pytest.Mon
     for _ in begun:
         assert ended.acquire(timeout=SECONDS)
     assert {None if one is None else one.owner for one in begun} <= {1000}
+
+
+# Daemon threads, locks by key, and what a fork leaves of them.
+
+
+def test_pool_runs_no_more_tasks_at_a_time_than_it_has_threads() -> None:
+    pool = DaemonPool("test", most=2)
+    release = threading.Event()
+    begun = [threading.Event() for _ in range(3)]
+
+    def task(number: int) -> int:
+        begun[number].set()
+        wait_for(release)
+        return number
+
+    futures = [pool.submit(lambda number=number: task(number)) for number in range(3)]  # type: ignore[misc]
+    wait_for(begun[0])
+    wait_for(begun[1])
+    assert not begun[2].is_set()
+    release.set()
+    assert [future.result(60) for future in futures] == [0, 1, 2]
+    pool.close()
+    wait_until(lambda: "glassfs-test" not in {thread.name for thread in threading.enumerate()})
+
+
+def test_abandoned_tasks_do_not_count_and_are_canceled_while_they_wait() -> None:
+    pool = DaemonPool("test", most=1)
+    begun, release = threading.Event(), threading.Event()
+
+    def task() -> str:
+        begun.set()
+        wait_for(release)
+        return "late"
+
+    late = pool.submit(task)
+    wait_for(begun)
+    waiting = pool.submit(lambda: pytest.fail("was cancelled"))
+    pool.abandon(waiting)
+    pool.abandon(late)
+    assert pool.submit(lambda: "next").result(60) == "next" and waiting.cancelled()
+    release.set()
+    assert late.result(60) == "late"
+    assert pool.submit(lambda: "again").result(60) == "again"
+
+
+def test_errors_of_tasks_reach_the_caller_and_keep_nothing_alive() -> None:
+    class Thing:
+        pass
+
+    thing = Thing()
+    gone = weakref.ref(thing)
+
+    def task(thing: Thing = thing) -> None:
+        raise ValueError("wrong")
+
+    pool = DaemonPool("test")
+    gc.disable()
+    try:
+        with pytest.raises(ValueError, match="wrong") as caught:
+            pool.submit(task).result(60)
+        del task, thing, caught
+        wait_until(lambda: gone() is None)
+    finally:
+        gc.enable()
+
+
+def test_refused_threads_raise_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    pool = DaemonPool("test", most=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(Unavailable, match="no thread can be started"):
+            threads.start("test", print)
+        with pytest.raises(Unavailable):
+            pool.submit(lambda: 0)
+    assert pool.submit(lambda: 1).result(60) == 1
+
+
+def test_forked_process_has_values_and_threads_of_its_own() -> None:
+    pool = DaemonPool("test", most=1)
+    assert pool.submit(lambda: 1).result(60) == 1
+    value: PerProcess[list[int]] = PerProcess(lambda: [os.getpid()])
+    parent = generation()
+    before = value.get()
+    assert value.get() is before is value.made
+    assert in_fork(lambda: (
+        value.made is None and value.get() == [os.getpid()] and generation() != parent
+        and pool.submit(lambda: 2).result(60) == 2
+    ))
+    assert (value.get(), generation()) == (before, parent)
+
+
+def test_fork_while_a_value_is_made_does_not_block_the_child() -> None:
+    making, release = threading.Event(), threading.Event()
+
+    def make() -> int:
+        if threading.current_thread() is thread:
+            making.set()
+            wait_for(release)
+        return 1
+
+    value = PerProcess(make)
+    thread = threading.Thread(target=value.get)
+    thread.start()
+    wait_for(making)
+    assert in_fork(lambda: value.get() == 1)
+    release.set()
+    thread.join()
+
+
+def test_keyed_lock_excludes_equal_keys_only() -> None:
+    locks = KeyedLock()
+    inside = threading.Event()
+
+    thread = threading.Thread(target=lambda: locks.once(("a", 1), lambda: None, inside.set))
+
+    def held() -> bool:
+        thread.start()
+        assert locks.once(("a", 2), lambda: None, lambda: len(locks._held)) == 2
+        return not inside.is_set()
+
+    assert locks.once(("a", 1), lambda: None, held)
+    wait_for(inside)
+    thread.join()
+    assert not locks._held

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +34,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def robot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cli") / "robot.kdb"
+    return write_robot(tmp_path_factory.mktemp("cli") / "robot.kdb")
+
+
+def write_robot(path: Path, frames: Any = FRAMES, task: str = "pick") -> Path:
+    images = [{"cam": frame} for frame in frames]
     with KinoWriter(path, created=0) as writer:
-        writer.add_episode(np.ones((3, 2)), np.zeros((3, 1)), images=[{"cam": frame} for frame in FRAMES], task="pick")
+        writer.add_episode(np.ones((len(images), 2)), np.zeros((len(images), 1)), images=images, task=task)
     return path
 
 

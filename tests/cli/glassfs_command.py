@@ -38,19 +38,15 @@ def glassfs(*arguments: str | Path, **environment: str) -> Done:
         command = [sys.executable, "-m", "glassfs", *words]
         done = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"TZ": "UTC"} | environment)
         return Done(done.returncode, done.stdout, done.stderr)
-    output, errors = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", newline="") for _ in range(2))
+    written = io.BytesIO(), io.BytesIO()
+    output, errors = (io.TextIOWrapper(one, "utf-8", "backslashreplace", newline="") for one in written)
     with mock.patch.dict(os.environ, TZ="UTC"), redirect_stdout(output), redirect_stderr(errors):
         time.tzset()
         status = run(words)
     time.tzset()
-    return Done(status, *(_written(stream) for stream in (output, errors)))
-
-
-def _written(stream: io.TextIOWrapper) -> bytes:
-    stream.flush()
-    buffer = stream.buffer
-    assert isinstance(buffer, io.BytesIO)
-    return buffer.getvalue()
+    output.flush()
+    errors.flush()
+    return Done(status, *(one.getvalue() for one in written))
 
 
 def fails(done: Done, message: str, status: int = 1) -> None:

@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save_file
-from writers.kinodb import KinoWriter
 from writers.safetensors import described, packed, write_safetensors
 from writers.wshard import WShardWriter
 
@@ -25,7 +24,7 @@ from glassfs.codec import compression
 from glassfs.content.dtypes import Widened
 from glassfs.formats.hdf5 import filters
 from glassfs.sizes import human_size
-from tests.cli.conftest import FRAMES, sparse_store
+from tests.cli.conftest import FRAMES, sparse_store, write_robot
 from tests.cli.glassfs_command import fails, glassfs
 
 Files = tuple[Path, Path]
@@ -117,14 +116,16 @@ def test_counts_and_maxima_are_those_of_numpy(
         assert float(difference["max_abs"]) == (max(gaps) if as_exact is int else pytest.approx(max(gaps)))
 
 
-def test_large_integers_are_compared_exactly(files: Files) -> None:
-    ends = np.array([-(2**63), 2**62]), np.array([2**63 - 1, 2**62 + 1])
-    a, b = saved(files, ".npz", {"i": ends[0], "u": np.array([2**64 - 1], "u8")},
-                 {"i": ends[1], "u": np.array([2**64 - 2], "u8")})
+def test_large_integers_are_compared_exactly_and_gaps_may_be_infinite(files: Files) -> None:
+    a, b = saved(files, ".npz", {
+        "i": np.array([-(2**63), 2**62]), "u": np.array([2**64 - 1], "u8"), "x": np.array([np.inf, 1]),
+    }, {"i": np.array([2**63 - 1, 2**62 + 1]), "u": np.array([2**64 - 2], "u8"), "x": np.array([-np.inf, 1])})
     differences = found(a, b)
     assert (differences["i.npy"]["differing"], differences["i.npy"]["max_abs"]) == (2, 2**64 - 1)
     assert (differences["u.npy"]["first_a"], differences["u.npy"]["max_abs"]) == (2**64 - 1, 1)
-    assert f"items differ by up to {2**64 - 1}, first at [0]" in glassfs("diff", a, b).lines[0]
+    lines = glassfs("diff", a, b).lines
+    assert f"items differ by up to {2**64 - 1}, first at [0]" in lines[0]
+    assert "x.npy: 1 of 2 items differ by up to inf, first at [0]" in lines[2]
 
 
 def test_checkpoints(files: Files) -> None:
@@ -246,22 +247,16 @@ def test_types_that_are_shown_alike_differ(files: Files) -> None:
     assert glassfs("diff", a, b).lines == ["tensors/x.bin: F4 [8] → F4 [2, 4]"]
 
 
-def robot(path: Path, frames: Any, task: str = "pick") -> None:
-    with KinoWriter(path, created=0) as writer:
-        writer.add_episode(np.ones((len(frames), 2)), np.zeros((len(frames), 1)), images=[{"cam": f} for f in frames],
-                           task=task)
-
-
 def test_folders_of_containers(files: Files) -> None:
     a, b = files[0].parent, files[1].parent
-    for folder in (a, b):
-        robot(folder / "same.kdb", FRAMES)
-        robot(folder / "run.kdb", FRAMES if folder == a else FRAMES + np.uint8(2), "pick" if folder == a else "place")
+    for folder, frames, task in ((a, FRAMES, "pick"), (b, FRAMES + np.uint8(2), "place")):
+        write_robot(folder / "same.kdb")
+        write_robot(folder / "run.kdb", frames, task)
         (folder / "notes.txt").write_text(f"one\n{folder.name}\n")
         (folder / "video.bin").write_bytes(b"0123" + folder.name.encode())
-    robot(a / "old.kdb", FRAMES)
+    write_robot(a / "old.kdb", FRAMES)
     (b / "more").mkdir()
-    robot(b / "more" / "new.kdb", FRAMES)
+    write_robot(b / "more" / "new.kdb", FRAMES)
     done = glassfs("diff", a, b)
     size = human_size((a / "old.kdb").stat().st_size)
     assert done.lines == [
@@ -325,9 +320,9 @@ def test_damage_is_named_and_the_rest_compared(files: Files, damaged: Path) -> N
 def test_damaged_containers_in_folders_are_named(files: Files) -> None:
     a, b = files[0].parent, files[1].parent
     for folder in (a, b):
-        robot(folder / "cut.kdb", FRAMES)
+        write_robot(folder / "cut.kdb", FRAMES)
         write_demos(folder / "cut.h5", 1)
-        robot(folder / "last.kdb", FRAMES if folder == a else FRAMES[:2])
+        write_robot(folder / "last.kdb", FRAMES if folder == a else FRAMES[:2])
     for name in ("cut.h5", "cut.kdb"):
         (b / name).write_bytes((b / name).read_bytes()[:300])
     done = glassfs("diff", "--json", a, b)
@@ -369,11 +364,6 @@ def test_shards_that_both_models_lack_are_no_equality(files: Files) -> None:
     done = glassfs("diff", *(path.parent / SHARDED for path in files))
     assert (done.lines, done.status, len(done.errors)) == ([], 2, 3)
     assert "tensors/gone.safetensors: is missing, and with it 1 tensor: y" in done.errors[0]
-
-
-def test_gaps_may_be_infinite(files: Files) -> None:
-    a, b = saved(files, ".npz", {"x": np.array([np.inf, 1])}, {"x": np.array([-np.inf, 1])})
-    assert "1 of 2 items differ by up to inf, first at [0]" in glassfs("diff", a, b).lines[0]
 
 
 def test_memory_does_not_grow_with_arrays(files: Files) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fcntl
 import io
 import json
 import os
@@ -192,15 +191,6 @@ def test_parquet_is_not_written_to_a_terminal(folder: Path) -> None:
         os.close(other)
     assert done.returncode == 1
     assert b"Parquet cannot be written to a terminal" in done.stderr
-
-
-def test_only_one_program_writes_a_file(tmp_path: Path) -> None:
-    output = tmp_path / "all.jsonl"
-    with (tmp_path / "all.jsonl.part").open("wb") as part:
-        fcntl.flock(part, fcntl.LOCK_EX)
-        done = glassfs("episodes", robot(tmp_path / "robot.kdb"), "--output", output)
-        fails(done, f"{output}.part: another program is writing to it")
-        assert (tmp_path / "all.jsonl.part").exists()
 
 
 def test_output_never_replaces_sources_or_containers(folder: Path, tmp_path: Path) -> None:

@@ -8,10 +8,13 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from glassfs.cli.target import Existing, NotWritten, Target, opened_folder
+from glassfs.sizes import PIECE
 from tests.cli.conftest import sparse_store
 from tests.cli.glassfs_command import fails, glassfs
 from tests.cli.test_export import shown, written
@@ -79,20 +82,21 @@ def test_special_files_are_never_opened(
         assert (tmp_path / "nodes" / "time.npy").exists()
 
 
-@pytest.mark.parametrize("is_folder", [True, False])
-def test_folders_and_links_to_the_source_are_not_replaced(is_folder: bool, store: Path, tmp_path: Path) -> None:
-    source, target = tmp_path / "source.kas", tmp_path / "out"
-    shutil.copy(store, source)
+@pytest.mark.parametrize("kind", ["folder", "hard link", "source"])
+def test_folders_and_the_source_are_not_replaced(kind: str, store: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out"
     target.mkdir()
     way = target / "zeros.npy"
-    if is_folder:
+    source = way if kind == "source" else tmp_path / "source.kas"
+    shutil.copy(store, source)
+    if kind == "folder":
         way.mkdir()
-    else:
+    elif kind == "hard link":
         way.hardlink_to(source)
     done = glassfs("export", "--overwrite", source, target)
-    reason = "a directory is in the way" if is_folder else "is the source itself"
+    reason = "a directory is in the way" if kind == "folder" else "is the source itself"
     assert (done.status, done.errors[0]) == (1, f"glassfs: {way}: {reason}")
-    assert (target / "nodes" / "flags.npy").exists()
+    assert (target / "nodes" / "flags.npy").exists() and source.read_bytes() == store.read_bytes()
     assert way.is_dir() or way.samefile(source)
     assert not leftovers(target)
 
@@ -245,15 +249,6 @@ def test_a_target_mounted_inside_the_source_is_refused(in_namespace: None, folde
     assert done.stderr.decode() == f"glassfs: {tmp_path}/other/out: {reason}\n"
 
 
-def test_a_source_container_is_not_overwritten(store: Path, tmp_path: Path) -> None:
-    source = tmp_path / "zeros.npy"
-    shutil.copy(store, source)
-    done = glassfs("export", "--overwrite", source, tmp_path)
-    assert (done.status, done.errors[0]) == (1, f"glassfs: {source}: is the source itself")
-    assert glassfs("export", "--overwrite", source, "nodes", tmp_path).status == 0
-    assert source.read_bytes() == store.read_bytes()
-
-
 # Interrupted exports.
 
 
@@ -306,3 +301,74 @@ def test_the_progress_bar_shows_rate_and_time_left(tmp_path: Path) -> None:
     shown_last = done.raw_errors.decode().split("\r")
     assert any("%|" in text and "<" in text and "B/s" in text for text in shown_last)
     assert (tmp_path / "out" / "long.npy").stat().st_size == 128 + (1 << 30)
+
+
+# The target itself: invalid names, folders that disappear, and closed descriptors.
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Target]:
+    with opened_folder(str(tmp_path / "out"), 0o755, Existing.REFUSE, __file__) as opened:
+        yield opened
+
+
+def pieces(*texts: bytes) -> Iterator[memoryview]:
+    return map(memoryview, texts)
+
+
+@pytest.mark.parametrize("place", ["/..", "/.", "/../outside", "/a/../../outside", "/", "/nul\0", "/a//b"])
+def test_names_that_leave_the_target_are_refused(place: str, target: Target, tmp_path: Path) -> None:
+    target.make_folder("/a", 0o755)
+    before = sorted(os.listdir(tmp_path))
+    for write in (
+        lambda: target.write(place, 0o644, 0, pieces(b"x"), 1), lambda: target.link(place, "goal", 0),
+        lambda: target.make_folder(place, 0o755),
+    ):
+        with pytest.raises(NotWritten):
+            write()
+    assert sorted(os.listdir(tmp_path)) == before
+    assert os.listdir(tmp_path / "out") == ["a"]
+    assert os.listdir(tmp_path / "out" / "a") == []
+
+
+def test_a_folder_that_became_a_link_is_not_entered(target: Target, tmp_path: Path) -> None:
+    target.make_folder("/a", 0o755)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "out" / "a").rmdir()
+    (tmp_path / "out" / "a").symlink_to(tmp_path / "outside")
+    with pytest.raises(NotWritten, match="no longer exists"):
+        target.write("/a/b", 0o644, 0, pieces(b"x"), 1)
+    assert os.listdir(tmp_path / "outside") == []
+
+
+def test_zeros_are_written_at_every_position(target: Target, tmp_path: Path) -> None:
+    zero, one = bytes(PIECE), b"\1" * PIECE
+    for number, parts in enumerate(([zero], [zero, one], [one, zero, b"\0\0"], [zero, zero, b"\0\1"], [b""], [])):
+        target.write(f"/{number}", 0o644, 5, pieces(*parts), sum(map(len, parts)))
+        assert (tmp_path / "out" / str(number)).read_bytes() == b"".join(parts)
+        assert (tmp_path / "out" / str(number)).stat().st_mtime_ns == 5
+
+
+def test_the_number_of_open_folders_is_bounded(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with opened_folder(str(tmp_path / "out"), 0o755, Existing.REFUSE, __file__) as target:
+        place = ""
+        for number in range(200):
+            place += f"/{number}"
+            target.make_folder(place, 0o755)
+            target.write(f"{place}/file", 0o644, 0, pieces(b"x"), 1)
+            assert len(os.listdir("/proc/self/fd")) <= before + 3
+        target.write("/0/1/2/late", 0o644, 0, pieces(b"x"), 1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (tmp_path / "out/0/1/2/late").exists()
+    assert len(list((tmp_path / "out").rglob("file"))) == 200
+
+
+def test_a_refused_target_leaves_nothing_open(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    before = len(os.listdir("/proc/self/fd"))
+    for place in (f"{tmp_path}/full", __file__, f"{__file__}/x", f"{tmp_path}/full/x/y"):
+        with pytest.raises(NotWritten), opened_folder(place, 0o755, Existing.REFUSE, __file__):
+            pass
+    assert len(os.listdir("/proc/self/fd")) == before

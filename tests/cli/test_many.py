@@ -1,4 +1,4 @@
-"""Test ``glassfs verify`` over many containers: worker processes, shards, reports, and killed programs."""
+"""Test commands over many containers: worker processes, reports, buckets, and programs that are killed or stopped."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from glassfs import errors, installing
 from glassfs.cli.many import fault_of
-from tests.cli.conftest import sparse_store
 from tests.cli.glassfs_command import fails, glassfs
+from tests.cli.test_export import written
 from tests.conftest import DATA, Scale
 from tests.datasets.batch.many import (
     children_of,
@@ -31,6 +32,9 @@ from tests.datasets.batch.many import (
     stuck,
 )
 from tests.mount.mounts import is_running
+from tests.remote.faults import Status, for_each
+from tests.remote.s3 import Bucket, S3Server
+from tests.security.bombs import write_episodes, write_holes
 from tests.waiting import SECONDS, wait_until
 
 LONG = "a-folder-with-a-long-name-so-that-a-pipe-is-full-soon-" * 2
@@ -72,11 +76,6 @@ def test_a_named_file_that_is_no_container_is_a_fault(folder: Path, tmp_path: Pa
     assert [line["ok"] for line in lines_of(tmp_path / "report.jsonl")] == [False]
 
 
-def test_a_missing_source_fails_before_any_work(folder: Path, tmp_path: Path) -> None:
-    done = glassfs("verify", folder, tmp_path / "gone", "--report", tmp_path / "report.jsonl")
-    fails(done, f"{tmp_path}/gone: No such file or directory")
-
-
 def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> None:
     """Earlier faults count; changed and new containers are read."""
     report = tmp_path / "report.jsonl"
@@ -94,17 +93,31 @@ def test_resume_skips_containers_with_a_line(folder: Path, tmp_path: Path) -> No
     assert [json.loads(line)["path"] for line in added] == [str(folder / "cut.kas"), str(folder / "new.kas")]
 
 
+SIGNALS = {
+    signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "its terminal was closed",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_resume_after_kill_completes_the_report(faulty: Path, jobs: str, tmp_path: Path) -> None:
-    """No worker process is left, and the report equals that of an uninterrupted run."""
-    report, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
-    with stuck(report, "verify", faulty, "--jobs", jobs) as program:
+@pytest.mark.parametrize(("number", "jobs"), [
+    (signal.SIGKILL, 1), *((number, 2) for number in (signal.SIGKILL, *SIGNALS)),
+])
+def test_resume_after_a_signal_completes_the_report(
+    faulty: Path, number: signal.Signals, jobs: int, tmp_path: Path,
+) -> None:
+    """Others than SIGKILL reach the workers as well, as from a terminal, and one line is printed; no worker is left."""
+    report, whole = tmp_path / "report.jsonl", tmp_path / "whole.jsonl"
+    with stuck(report, "verify", faulty, "--jobs", str(jobs)) as program:
         workers = children_of(program.pid)
-        program.kill()
-        program.wait()
+        (os.kill if number == signal.SIGKILL else os.killpg)(program.pid, number)
+        _, errors = program.communicate()
         wait_until(lambda: not any(map(is_running, workers)))
-    assert len(workers) >= (2 if jobs == "2" else 0)
+    assert len(workers) >= (2 if jobs == 2 else 0)
+    if number == signal.SIGKILL:
+        assert program.returncode == -number
+    else:
+        assert program.returncode == 128 + number
+        assert errors.decode() == f"glassfs: {SIGNALS[number]}; continue with --resume\n"
     assert 1 <= len(lines_of(report)) < 1000
     with report.open("ab") as file:
         file.write(b'{"path": "' + b"torn")
@@ -112,32 +125,6 @@ def test_resume_after_kill_completes_the_report(faulty: Path, jobs: str, tmp_pat
     assert (resumed.status, resumed.errors) == (1, [f"1,000 containers, 1,000 faults; report in {report}"])
     glassfs("verify", faulty, "--report", whole)
     assert same_lines(report, whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_resume_after_a_signal_completes_the_report(faulty: Path, number: signal.Signals, tmp_path: Path) -> None:
-    """The signal reaches the workers as well, as from a terminal; one line is printed."""
-    report = tmp_path / "report.jsonl"
-    with stuck(report, "verify", faulty, "--jobs", 2) as program:
-        workers = children_of(program.pid)
-        os.killpg(program.pid, number)
-        _, errors = program.communicate()
-        wait_until(lambda: not any(map(is_running, workers)))
-    reason = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}.get(number, "its terminal was closed")
-    assert errors.decode() == f"glassfs: {reason}; continue with --resume\n"
-    assert program.returncode == 128 + number
-    assert 1 <= len(lines_of(report)) < 1000
-    resumed = glassfs("verify", faulty, "--report", report, "--resume", "--jobs", 2)
-    assert resumed.errors == [f"1,000 containers, 1,000 faults; report in {report}"]
-
-
-def test_sigterm_ends_verify_of_a_large_container(tmp_path: Path) -> None:
-    program = subprocess.Popen(command("verify", sparse_store(tmp_path / "large.kas", 8 << 40)), stderr=subprocess.PIPE)
-    wait_until(lambda: len(list(Path(f"/proc/{program.pid}/task").iterdir())) > 1)
-    program.terminate()
-    _, errors = program.communicate(timeout=300)
-    assert (program.returncode, errors) == (143, b"glassfs: terminated\n")
 
 
 @pytest.mark.parametrize(("words", "message"), [
@@ -258,3 +245,123 @@ def test_progress_counts_what_resume_skips(folder: Path, tmp_path: Path, monkeyp
 ], ids=repr)
 def test_what_a_machine_lacks_is_tried_again(error: Exception, is_passing: bool) -> None:
     assert fault_of(error, "a.h5").is_passing is is_passing
+
+
+# Of a bucket.
+
+
+@pytest.fixture
+def remote_folder(tmp_path: Path) -> Path:
+    """Return a folder with the contents of the bucket."""
+    folder = tmp_path / "here" / "data"
+    (folder / "sub").mkdir(parents=True)
+    sound(folder / "a.kas")
+    robot(folder / "sub/robot.kdb", 3)
+    robot(folder / "sub/odd % name?#.kdb", 2)
+    cut_short(folder / "sub/cut.kas")
+    (folder / "text.txt").write_text("text")
+    return folder
+
+
+@pytest.fixture
+def bucket(remote_folder: Path) -> Bucket:
+    files = (path for path in remote_folder.rglob("*") if path.is_file())
+    return Bucket({str(path.relative_to(remote_folder.parent)): path.read_bytes() for path in files})
+
+
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_export_of_a_bucket_is_that_of_files(s3: S3Server, remote_folder: Path, jobs: str, tmp_path: Path) -> None:
+    report = tmp_path / "report.jsonl"
+    options = ("-o", f"endpoint={s3.url},region=us-east-1", "--jobs", jobs, "--report", report)
+    assert glassfs("export", *options, "s3://bucket/data", tmp_path / "one").status == 0
+    assert glassfs("export", remote_folder, tmp_path / "two").status == 0
+    assert written(tmp_path / "one") == written(tmp_path / "two") != {}
+    assert all(line["ok"] for line in lines_of(report))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_resume_retries_containers_that_a_server_refused(
+    s3: S3Server, remote_folder: Path, jobs: str, tmp_path: Path,
+) -> None:
+    """A container that could not be read now has no line in the report."""
+    report = tmp_path / "report.jsonl"
+    options = ("-o", f"endpoint={s3.url},region=us-east-1,timeout=1", "--jobs", jobs, "--report")
+    verify = ("verify", *options, report, "s3://bucket/data")
+    export = ("export", *options, tmp_path / "export.jsonl", "s3://bucket/data/sub", tmp_path / "target")
+    s3.faults = for_each(Status(503), lambda request: "a.kas" in request.path or "robot.kdb" in request.path)
+    done = glassfs(*verify)
+    assert (done.status, done.errors) == (1, [f"4 containers, 3 faults; report in {report}"])
+    assert any(line.startswith("s3://bucket/data/sub/cut.kas: is cut short") for line in done.lines)
+    assert sorted(str(line["path"]) for line in lines_of(report)) == [
+        f"s3://bucket/data/sub/{name}" for name in ("cut.kas", "odd % name?#.kdb")
+    ]
+    assert glassfs(*export).status == 1
+    assert not [line for line in lines_of(tmp_path / "export.jsonl") if "robot" in str(line["path"])]
+    s3.faults = []
+    again = glassfs(*verify, "--resume")
+    assert (again.status, again.output, again.errors) == (1, b"", [f"4 containers, 1 fault; report in {report}"])
+    assert len(lines_of(report)) == 4
+    glassfs(*export, "--resume")
+    assert (tmp_path / "target/robot.kdb").is_dir()
+
+
+# Ctrl-C ends a command at once, in the middle of a container that would take minutes.
+
+
+AT_MOST_SECONDS = 20.0
+"""Generous: a command that is not interrupted takes minutes."""
+COMMANDS = {
+    "verify": ["a.kdb"],
+    "export": ["a.kdb", "out"],
+    "cat": ["a.kdb", "episodes/0/images/cam/000009.png"],
+    "episodes": ["a.kdb", "--output", "out.parquet"],
+}
+JOBS = [(command, jobs) for command in ("verify", "export", "episodes") for jobs in ("1", "4")]
+
+
+def running(session: int) -> list[int]:
+    """Return the processes of a session, except those that have ended and are waited for."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            state, _, _, number = (path / "stat").read_text().rpartition(")")[2].split()[:4]
+            if int(number) == session and state != "Z":
+                found.append(int(path.name))
+    return found
+
+
+def opened(session: int, file: Path) -> bool:
+    """Whether a process of a session has the file open."""
+    for number in running(session):
+        with suppress(OSError):
+            if any(os.path.samefile(path, file) for path in Path(f"/proc/{number}/fd").iterdir() if path.exists()):
+                return True
+    return False
+
+
+@pytest.mark.parametrize(("command", "jobs"), [
+    ("cat", ""), *(pytest.param(*words, marks=[pytest.mark.slow] * (words != ("verify", "4"))) for words in JOBS),
+])
+def test_ctrl_c_ends_a_command_within_a_container(command: str, jobs: str, tmp_path: Path) -> None:
+    """The signal reaches worker processes as well, as from a terminal. None is left, and no file that looks whole."""
+    container = tmp_path / "a.kdb"
+    if command == "episodes":
+        write_episodes(container, 100_000)
+    else:
+        write_holes(container)
+    words = [sys.executable, "-m", "glassfs", command, *COMMANDS[command], *(["--jobs", jobs] if jobs else [])]
+    with subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    ) as program:
+        wait_until(lambda: opened(program.pid, container) or program.poll() is not None)
+        os.killpg(program.pid, signal.SIGINT)
+        output, errors = program.communicate(timeout=AT_MOST_SECONDS)
+        wait_until(lambda: not running(program.pid))
+    lines = errors.decode().splitlines()
+    assert program.returncode == 130
+    assert output == b""
+    assert lines[-1].startswith("glassfs: interrupted")
+    assert all(line.startswith("glassfs: ") and "Traceback" not in line for line in lines)
+    assert not (tmp_path / "out.parquet").exists()
+    assert not list(tmp_path.glob("out/**/images/*/*"))

@@ -1,9 +1,11 @@
-"""Test the commands on URLs: a bucket, and a web server with signed URLs."""
+"""Test commands on URLs: a bucket, a web server with signed URLs, and names without a server."""
 
 from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,12 @@ import numpy as np
 import pytest
 
 from glassfs import installing
+from glassfs.cli.common import Located, located, name_of
+from glassfs.errors import Refused
+from glassfs.source.remote.options import CREDENTIALS, meant_by
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
-from tests.remote import servers
+from tests.cli.test_showing import offered
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, S3Server, answer_object
@@ -89,12 +94,10 @@ def test_info_of_a_bucket(s3: S3Server, bucket: Bucket, store: Path) -> None:
     assert {name: sums["containers"] for name, sums in found["formats"].items()} == {"kastore": 1, "kinodb": 1}
     assert [sentence.split(": ")[0] for sentence in found["unreadable"]] == ["s3://bucket/data/broken.kas"]
     assert (done.status, done.errors) == (1, [])
-
-
-def test_info_reads_only_objects_named_like_containers(s3: S3Server) -> None:
-    glassfs("info", "-o", f"endpoint={s3.url}", "s3://bucket/data")
     asked = {request.path for request in s3.requests if not request.is_listing}
-    assert asked == {"/bucket/data/store.kas", "/bucket/data/sub/robot.kdb"}
+    assert asked == {f"/bucket/{name}" for name in (
+        "lone.kas", "data/store.kas", "data/sub/robot.kdb", "data/broken.kas",
+    )}, "and no other object of the folder"
 
 
 @pytest.mark.slow
@@ -109,25 +112,6 @@ def test_commands_read_signed_urls(web: HttpServer) -> None:
         f"nodes/tim: no such file or directory in {web.url}/lone.kas; the nearest: nodes/time.npy"
     ))
     assert glassfs("tree", url).lines[0] == f"{web.url}/lone.kas"
-
-
-def test_commands_read_a_folder_of_a_simple_web_server(store: Path, robot: Path, tmp_path: Path) -> None:
-    served = tmp_path / "served"
-    (served / "data" / "sub").mkdir(parents=True)
-    (served / "data" / "store.kas").write_bytes(store.read_bytes())
-    (served / "data" / "sub" / "robot.kdb").write_bytes(robot.read_bytes())
-    words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", served]
-    with servers.running(lambda port: [*words, str(port)], servers.speaks_http, tmp_path) as port:
-        url = f"http://127.0.0.1:{port}/data"
-        assert glassfs("ls", url).lines == glassfs("ls", f"{url}/").lines == ["store.kas/", "sub/"]
-        assert glassfs("ls", url, "store.kas/nodes").lines == ["flags.npy", "time.npy"]
-        episode = "episodes/0/meta/episode.json"
-        for words in ([f"{url}/sub/robot.kdb/{episode}"], [f"{url}/", f"sub/robot.kdb/{episode}"]):
-            assert glassfs("cat", *words).output == glassfs("cat", robot, episode).output
-        fails(glassfs("ls", f"https://127.0.0.1:{port}/", "-o", "timeout=2"), (
-            f"https://127.0.0.1:{port}: the server does not speak TLS on this port: write http:// instead of https://, "
-            "if that is safe here"
-        ))
 
 
 @pytest.mark.parametrize("words", [
@@ -156,3 +140,156 @@ def test_a_missing_remote_package_is_named(store: Path, tmp_path: Path) -> None:
         done = glassfs(command, "s3://bucket/run.kdb", *more, **keys)
         fails(done, f"s3://bucket/run.kdb: needs more than is installed: {installing.command('remote')}")
     assert glassfs("ls", store, "nodes", **keys).lines == ["flags.npy", "time.npy"]
+
+
+# Names: where a source ends, which parts are secret, and suggestions for typos.
+
+
+SHOWN = "https://127.0.0.1:1/a/run.kdb"
+SIGNED = f"{SHOWN}?X-Amz-Signature={SECRET}"
+
+
+@pytest.mark.parametrize("typed", [
+    "s3://bucket", "s3://bucket/", "s3://bucket.kdb/run", "s3://bucket/datasets", "s3://bucket/run.kdb",
+    "s3://bucket/run.kdb//", "s3://bucket/run.kdb|/episodes/0", "s3://bucket/RUN.KDB|/episodes/",
+    "s3://bucket/data/a.kdb|/b.kas", "https://host:8000/x/run.trees|/nodes/time.npy",
+    "https://host/run.kdb?a=/b/c.kas/d", "https://host/run.kdb/x?a=b", "ssh://me@host/data/run.kdb|/x",
+])
+def test_a_url_is_split_at_its_first_container(typed: str) -> None:
+    source, _, path = typed.partition("|")
+    assert located(source + path) == Located(source, path or "/")
+
+
+def test_a_file_url_is_a_local_name(store: Path) -> None:
+    assert located(f"file://{store}/nodes") == Located(str(store), "/nodes")
+    assert glassfs("ls", f"file://{store}/nodes").lines == ["flags.npy", "time.npy"]
+    assert glassfs("cat", f"file://localhost{store}", "nodes/time.npy").output.endswith(VALUES.tobytes())
+    for words in (["info", "--quick"], ["tree"], ["ls", "-l"]):
+        assert glassfs(*words, f"file://{store}").status == 0
+
+
+@pytest.mark.parametrize(("typed", "shown"), [
+    ("s3://bucket/a/", "s3://bucket/a"), (SIGNED, SHOWN), ("a/b?c", "a/b?c"),
+    ("sftp://me@host/a", "sftp://host/a"), ("file:///a/b", "/a/b"),
+])
+def test_shown_names_have_no_secrets(typed: str, shown: str) -> None:
+    assert name_of(typed) == shown
+
+
+@pytest.mark.parametrize("url", [
+    f"https://me:{SECRET}@host/run.kdb", f"https://{SECRET}@host/run.kdb", f"s3://KEY:{SECRET}@bucket/run.kdb",
+    f"ftp://me:{SECRET}@host/run.kdb", f"HTTP://me:{SECRET}@host/run.kdb/episodes?x",
+])
+def test_a_password_on_the_command_line_is_refused(url: str) -> None:
+    with pytest.raises(Refused) as caught:
+        located(url)
+    assert str(caught.value) == f"{name_of(url)}: {CREDENTIALS}"
+    assert SECRET not in str(caught.value)
+
+
+def test_a_password_is_refused_by_every_command(tmp_path: Path) -> None:
+    url = f"https://me:{SECRET}@host/run.kdb"
+    for words in (["ls", url], ["tree", url], ["cat", url, "x"], ["info", url], ["mount", url, str(tmp_path)]):
+        fails(glassfs(*words), f"https://host/run.kdb: {CREDENTIALS}")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("s3:/bucket/run.kdb", "s3://bucket/run.kdb"), ("s3:bucket/run.kdb", "s3://bucket/run.kdb"),
+    ("https:/host/run.kdb?X=hunter2", "https://host/run.kdb"), (" s3://bucket/run.kdb", "s3://bucket/run.kdb"),
+    ("file:/none/run.kdb", "file:///none/run.kdb"),
+    *((typed, "") for typed in ("run.kdb", "host:data", "a/b@host:/c", "a/s3:/b", "s3:", "C:/data", "s3")),
+])
+def test_only_mistyped_urls_get_a_suggestion(typed: str, meant: str) -> None:
+    assert meant_by(typed) == (f"; did you mean '{meant}'?" if meant else "")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("root@host:/data/run.kdb", "'ssh://root@host/data/run.kdb'"), ("host.example:/data", "'ssh://host.example/data'"),
+    ("me@[::1]:/data", "'ssh://me@[::1]/data'"),
+    ("me@host:run.kdb", "'ssh://me@host/…' with the whole path, from the root"),
+    ("host:~/run.kdb", "'ssh://host/…' with the whole path, from the root"),
+])
+def test_names_as_of_scp_get_a_suggestion(typed: str, meant: str) -> None:
+    assert meant_by(typed) == f"; write {meant}"
+    for words in (["ls", typed], ["info", typed], ["cat", typed], ["mount", typed]):
+        assert glassfs(*words).errors[0].split(" (see ")[0].endswith(f"; write {meant}")
+
+
+def test_every_command_suggests_the_url(tmp_path: Path) -> None:
+    meant = "did you mean 's3://bucket/run.kdb'?"
+    for command in ("ls", "tree", "info", "verify", "episodes"):
+        fails(glassfs(command, "s3:/bucket/run.kdb"), f"s3:/bucket/run.kdb: No such file or directory; {meant}")
+    for words in ([str(tmp_path)], []):
+        fails(glassfs("mount", "s3:/bucket/run.kdb", *words), f"s3:/bucket/run.kdb: no such file or folder; {meant}")
+    assert glassfs("cat", "s3:/bucket/run.kdb").errors[0].startswith(
+        f"glassfs: s3:/bucket/run.kdb: no such file; {meant}",
+    )
+
+
+def test_a_local_name_has_a_colon_and_no_url_ends_with_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fails(glassfs("ls", "host:data"), "host:data: No such file or directory")
+    (tmp_path / "s3:").mkdir()
+    done = glassfs("ls", "s3:/")
+    assert (done.output, done.errors) == (b"", [])
+    fails(glassfs("ls", "s3://bucket/run.kdb "), "s3://bucket/run.kdb : ends with a space")
+
+
+def test_usage_errors_show_urls_without_secrets(store: Path) -> None:
+    end = "(see 'glassfs --help')"
+    fails(glassfs(SIGNED), f"no such command: '{SHOWN}'; did you mean 'glassfs ls {SHOWN}'? {end}", 2)
+    needed = f"{SHOWN}: name a path inside it; 'glassfs ls {SHOWN}' shows what is there"
+    fails(glassfs("cat", SIGNED), f"{needed} (see 'glassfs cat --help')", 2)
+    done = glassfs("cat", store, SIGNED)
+    fails(done, f"{SHOWN}: no such file or directory in {store}; it is a separate file; only one source is allowed")
+    done = glassfs("ls", store, "nodes", SIGNED)
+    assert done.status == 2
+    assert SECRET not in done.raw_errors.decode()
+    assert SHOWN in done.errors[0]
+
+
+def test_options_for_urls_are_accepted_with_files_and_unknown_ones_refused(store: Path) -> None:
+    for words in (["ls", store], ["tree", store], ["cat", store, "x"], ["info", store]):
+        end = f"(see 'glassfs {words[0]} --help')"
+        fails(glassfs(*words, "-o", "uid=5"), f"unknown option 'uid=5' {end}", 2)
+    options = ["-o", "endpoint=http://127.0.0.1:1,anonymous", "-o", "timeout=1"]
+    assert glassfs("ls", *options, store, "nodes").lines == ["flags.npy", "time.npy"]
+
+
+@pytest.mark.parametrize("command", ["ls", "tree", "cat", "info", "mount", "export"])
+def test_urls_are_not_completed_and_their_options_are(command: str) -> None:
+    assert offered(command, "s3://bucket/run.kdb/ep") == []
+    assert offered(command, f"https://me:{SECRET}@host/") == []
+    assert offered("ls", "-o", "anonymous,end") == ["plain,anonymous,endpoint="]
+    assert "plain,timeout=" in offered("mount", "-o", "ti")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not let a process change its arguments")
+def test_secrets_are_removed_from_arguments(tmp_path: Path) -> None:
+    """The program waits for a writer of a pipe instead of running a command. Other arguments stay unchanged."""
+    pipe = tmp_path / "pipe.kdb"
+    os.mkfifo(pipe)
+    waiting = "from glassfs import cli; cli.run = lambda words: len(open(words[-1]).read()); cli.main()"
+    words = [
+        sys.executable, "-c", waiting, "ls", SIGNED, "-o", f"endpoint=https://me:{SECRET}@host/x?{SECRET}",
+        "s3://bucket/unchanged", str(pipe),
+    ]
+    process = subprocess.Popen(words)
+    try:
+        with pipe.open("w"):  # the process has opened it, so it has removed them
+            raw = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+            arguments = [word.decode().rstrip() for word in raw.removesuffix(b"\0").split(b"\0")]
+    finally:
+        process.wait()
+    assert process.returncode == 0
+    assert SECRET.encode() not in raw
+    assert arguments == [*words[:4], SHOWN, "-o", "endpoint=https://host/x", *words[-2:]]
+
+
+def test_harmless_removes_secrets_from_any_text() -> None:
+    program = (
+        "import sys, click; from glassfs import arguments; arguments.hide(); "
+        "print(arguments.harmless(f'no {sys.argv[1]!r} there, {sys.argv[1].partition(chr(63))[2]}'))"
+    )
+    done = subprocess.run([sys.executable, "-c", program, SIGNED], capture_output=True, text=True, check=True)
+    assert done.stdout == f"no '{SHOWN}' there, …\n"

@@ -1,26 +1,26 @@
-"""Test ``glassfs ls``, ``tree``, ``cat`` and ``info``, and the errors of all commands."""
+"""Test ``ls``, ``tree``, ``cat`` and ``info``, errors of all commands and what they suggest, and tab completion."""
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.shell_completion import BashComplete
+from writers.kastore import KastoreWriter
 from writers.safetensors import described, packed
 
+from glassfs import cli
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
-
-
-def npy(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
+from tests.formats.npz_files import npy
 
 
 def test_ls_lists_a_directory_or_a_file(store: Path) -> None:
@@ -84,8 +84,6 @@ def test_widened_tensors_say_what_is_stored(tmp_path: Path) -> None:
 
 
 def test_tree_shortens_long_directories(tmp_path: Path) -> None:
-    from writers.kastore import KastoreWriter
-
     with KastoreWriter(tmp_path / "many.kas") as writer:
         for number in range(100):
             writer.add(f"k{number:03}", [1])
@@ -137,26 +135,6 @@ def test_damage_is_reported_in_one_line(damaged: Path) -> None:
     assert (listed.status, listed.errors) == (0, [])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["ls", "tree", "cat", "info", "export", "verify"])
-def test_sources_that_are_no_containers_are_refused(command: str, tmp_path: Path) -> None:
-    more: list[str | Path] = {"cat": ["x"], "export": [tmp_path / "out"]}.get(command, [])
-    (tmp_path / "zeros").write_bytes(bytes(100))
-    (tmp_path / "empty").write_bytes(b"")
-    (tmp_path / "text").write_text("some text")
-    missing = tmp_path / "missing"
-    fails(glassfs(command, missing, *more), f"{missing}: No such file or directory")
-    if command != "verify":
-        reason = (
-            "starts with zeros: its writer has not finished it (KinoDB and WShard both reserve zeros first), or it is "
-            "not a container"
-        )
-        fails(glassfs(command, tmp_path / "zeros", *more), f"{tmp_path}/zeros: {reason}")
-        fails(glassfs(command, tmp_path / "empty", *more), f"{tmp_path}/empty: is empty")
-        fails(glassfs(command, tmp_path / "text", *more), f"{tmp_path}/text: is not a container of a known format")
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("command", ["ls", "cat", "tree"])
 def test_missing_paths_are_errors(command: str, store: Path) -> None:
     hint = "the nearest: nodes/flags.npy, nodes/time.npy"
@@ -169,6 +147,8 @@ def test_missing_paths_are_errors(command: str, store: Path) -> None:
 def test_cat_of_directories_and_tree_of_files_are_errors(store: Path) -> None:
     fails(glassfs("cat", store, "nodes"), f"nodes: is a directory; list it with 'glassfs ls {store} nodes'")
     fails(glassfs("tree", store, "zeros.npy"), "zeros.npy: is not a directory; show it with 'glassfs ls -l'")
+    needed = f"{store}: name a path inside it; 'glassfs ls {store}' shows what is there"
+    fails(glassfs("cat", store), f"{needed} (see 'glassfs cat --help')", 2)
 
 
 def test_views_are_found_by_their_path_and_not_listed(store: Path, robot: Path, tmp_path: Path) -> None:
@@ -204,3 +184,150 @@ def test_info_of_what_is_in_a_container(store: Path, robot: Path) -> None:
     assert glassfs("info", f"{store}/nodes").lines[:2] == [f"{store}/nodes: directory", "  contents: 2 arrays"]
     done = glassfs("info", f"{store}/node")
     assert done.status == 1 and done.errors[0].endswith("; the nearest: nodes")
+
+
+# Mistakes, and paths that lead into containers.
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("list", "ls"), ("extract", "export"),
+    ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"), ("head", "cat"), ("describe", "info"),
+    ("convert", "export"), ("open", "mount"),
+])
+def test_unknown_commands_get_a_suggestion(typed: str, meant: str) -> None:
+    fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)
+    fails(glassfs(typed, "x"), f"no such command: '{typed}'; did you mean '{meant}'? (see 'glassfs --help')", 2)
+
+
+def test_closed_streams_are_no_errors(store: Path) -> None:
+    command = f"'{sys.executable}' -m glassfs"
+    for words in (f"ls '{store}' >&-", f"ls '{store}' >&- 2>&-", f"ls '{store}/nothing' 2>&-; test $? = 1"):
+        done = subprocess.run(f"{command} {words}", shell=True, capture_output=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+@pytest.mark.parametrize(("typed", "meant"), [
+    (["help"], ["--help"]), (["help", "ls"], ["ls", "--help"]), (["version"], ["--version"]),
+])
+def test_help_and_version_are_commands_too(typed: list[str], meant: list[str]) -> None:
+    done = glassfs(*typed)
+    assert (done.status, done.output) == (0, glassfs(*meant).output)
+
+
+def test_a_container_as_command_gets_a_suggestion(store: Path) -> None:
+    end = "(see 'glassfs --help')"
+    fails(glassfs(store), f"no such command: '{store}'; did you mean 'glassfs ls {store}'? {end}", 2)
+    meant = f"glassfs mount {store} mnt"
+    fails(glassfs(store, "mnt"), f"no such command: '{store}'; did you mean '{meant}'? {end}", 2)
+
+
+def test_source_and_path_may_be_one_argument(store: Path) -> None:
+    raw = glassfs("cat", store, "nodes/time.npy").output
+    assert np.array_equal(np.load(io.BytesIO(raw)), VALUES)
+    for between in ("/", "//", "/./"):
+        assert glassfs("cat", f"{store}{between}nodes/time.npy").output == raw
+    both = glassfs("cat", f"{store}/nodes/flags.npy", f"{store}/nodes/flags.npy").output
+    assert both == 2 * glassfs("cat", store, "nodes/flags.npy").output
+    assert glassfs("ls", f"{store}/nodes").lines == ["flags.npy", "time.npy"]
+    assert glassfs("ls", f"{store}/", "nodes").lines == ["flags.npy", "time.npy"]
+    assert glassfs("ls", f"{store}/nodes", "flags.npy").lines == ["flags.npy"]
+    assert len(glassfs("tree", f"{store}/nodes").lines) == 3
+
+
+def test_export_of_a_path_keeps_its_folders(store: Path, tmp_path: Path) -> None:
+    assert glassfs("export", f"{store}/nodes", tmp_path / "a").status == 0
+    assert glassfs("export", f"{store}/nodes", "flags.npy", tmp_path / "b").status == 0
+    assert sorted(os.listdir(tmp_path / "a" / "nodes")) == ["flags.npy", "time.npy"]
+    assert os.listdir(tmp_path / "b" / "nodes") == ["flags.npy"]
+
+
+def test_source_and_path_may_have_escaped_names(store: Path, tmp_path: Path) -> None:
+    inner = tmp_path / "a\nb"
+    inner.mkdir()
+    shutil.copy(store, inner / "s.kas")
+    assert glassfs("ls", f"{inner}/s.kas/nodes").lines == ["flags.npy", "time.npy"]
+    assert glassfs("ls", f"{tmp_path}/a%0Ab/s.kas/nodes").lines == ["flags.npy", "time.npy"]
+
+
+@pytest.mark.parametrize("command", ["ls", "tree", "info", "verify"])
+def test_errors_name_a_missing_path_as_typed(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for place in (f"{tmp_path}/none.kas", "none.kas", "folder/none.kas", "folder/none/none", "none/none.kas"):
+        fails(glassfs(command, place), f"{place}: No such file or directory")
+
+
+def test_patterns_and_a_second_source_are_explained(store: Path, robot: Path, tmp_path: Path) -> None:
+    done = glassfs("cat", store, "nodes/*.npy")
+    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * only work in a mount")
+    done = glassfs("export", store, robot, tmp_path / "out")
+    fails(done, f"{robot}: no such file or directory in {store}; it is a separate file; only one source is allowed")
+
+
+def test_cat_continues_after_a_failure(store: Path) -> None:
+    done = glassfs("cat", store, "none", "nodes", "nodes/flags.npy")
+    assert done.output == glassfs("cat", store, "nodes/flags.npy").output
+    assert (done.status, len(done.errors)) == (1, 2)
+
+
+@pytest.mark.parametrize("words", [
+    ["ls", "{}"], ["ls", "-R", "{}"], ["tree", "{}"], ["cat", "{}", "nodes/flags.npy"], ["cat", "{}", "none"],
+    ["ls", "{}", "none"], ["info", "{}"], ["export", "{}", "{}.out"], ["export", "{}", "/dev/null"],
+])
+def test_trees_are_closed(
+    words: list[str], store: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    """Trees of failing commands are closed too."""
+    source = tmp_path / "closed.kas"
+    shutil.copy(store, source)
+    gc.disable()  # the command itself must close the tree
+    try:
+        cli.run([word.format(source) for word in words])
+        names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
+        assert not [name for name in names if os.path.lexists(name) and os.readlink(name) == str(source)]
+    finally:
+        gc.enable()
+
+
+def test_characters_missing_in_the_encoding_are_escaped(robot: Path) -> None:
+    done = glassfs("tree", "-L", "1", robot, PYTHONIOENCODING="ascii")
+    assert (done.status, done.errors) == (0, [])
+    assert len(done.lines) == 3
+
+
+# Tab completion, called like the shells' scripts do.
+
+
+def offered(*words: str | Path) -> list[str]:
+    """Return completions of the last word with their type: ``plain,nodes/``; ``file,…`` is left to the shell."""
+    shell = BashComplete(cli.glassfs, {}, "glassfs", "_GLASSFS_COMPLETE")
+    *before, last = map(str, words)
+    return [shell.format_completion(item) for item in shell.get_completions(before, last)]
+
+
+def test_commands_and_files_are_completed() -> None:
+    assert offered("um") == ["plain,umount"]
+    for command in ("mount", "umount", "ls", "tree", "cat", "export", "info", "diff", "verify"):
+        assert offered(command, "some") == ["file,some"]
+    assert offered("export", "a.kas", "/tmp/so") == ["file,/tmp/so"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is missing")
+def test_the_printed_script_completes_in_bash(tmp_path: Path) -> None:
+    (tmp_path / "glassfs").write_text(f'#!/bin/sh\nexec {sys.executable} -m glassfs "$@"\n')
+    (tmp_path / "glassfs").chmod(0o755)
+    script = (
+        f'PATH="{tmp_path}:$PATH"; eval "$(glassfs completion bash)"; COMP_WORDS=(glassfs um); '
+        'COMP_CWORD=1; _glassfs_completion glassfs; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "umount\n"
+
+
+def test_mount_options_are_completed() -> None:
+    assert offered("mount", "-o", "allow") == ["plain,allow_other", "plain,allow_root"]
+    assert offered("mount", "-o", "allow_other,uid=5,um") == ["plain,allow_other,uid=5,umask="]
+    assert "plain,uid=5,uid=" not in offered("mount", "-o", "uid=5,")
+    assert offered("mount", "-o", "zzz") == []

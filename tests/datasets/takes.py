@@ -15,6 +15,7 @@ from glassfs.datasets import files, joined, snapshots
 from glassfs.datasets.joined import Audience, Joins, tables_for
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
+from glassfs.settings import settings
 from glassfs.source import Named, Store
 from glassfs.tree import Containers, ContainerSettings, Sources
 from glassfs.tree.containers.lease import Location
@@ -82,8 +83,8 @@ def tree_of(
 ) -> Sources:
     """The tree of what is in a store under these names, or of all of it."""
     named = [Named(store, tuple(name.split("/")), name.rpartition("/")[2]) for name in names]
-    settings = ContainerSettings(BlockCache(budget), views=chosen(views), has_catalogue=has_catalogue)
-    return Sources(named or [Named(store, (), "memory")], settings, tables_for(audience))
+    of_containers = ContainerSettings(BlockCache(budget), views=chosen(views), has_catalogue=has_catalogue)
+    return Sources(named or [Named(store, (), "memory")], of_containers, tables_for(audience))
 
 
 def use_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
@@ -92,9 +93,18 @@ def use_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=now))
 
 
-def joins_of(store: MemoryStore, budget: int = 64 << 20, **audience: Any) -> Joins:
-    containers = Containers(ContainerSettings(BlockCache(budget)))
-    return Joins(containers, [Start("", Location(store, ()), True)], Audience(**audience))
+def expire_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a joined table looked at anew each time."""
+    monkeypatch.setattr(settings, "table_valid", 0.0)
+    monkeypatch.setattr(settings, "table_valid_times", 0)
+
+
+def joins_of(
+    store: MemoryStore, audience: Audience = Audience(), cache: BlockCache | None = None,  # noqa: B008
+    has_catalogue: bool = False,
+) -> Joins:
+    containers = Containers(ContainerSettings(cache or BlockCache(64 << 20), has_catalogue=has_catalogue))
+    return Joins(containers, [Start("", Location(store, ()), True)], audience)
 
 
 def joins_in(sources: Sources) -> Joins:
@@ -102,7 +112,13 @@ def joins_in(sources: Sources) -> Joins:
     return sources.overview
 
 
-def rows_of(sources: Sources) -> list[dict[str, Any]]:
-    """The rows of the joined table, as its JSON lines have them."""
-    file = sources.tree.file("/episodes.jsonl")
+def rows_of(sources: Sources, name: str = "episodes") -> list[dict[str, Any]]:
+    """The rows of a joined table, as its JSON lines have them."""
+    file = sources.tree.file(f"/{name}.jsonl")
     return [json.loads(line) for line in file.read(0, file.size).splitlines()]
+
+
+def listed(sources: Sources) -> list[str]:
+    """The names of views at the root."""
+    own = {node.name for node in sources.plain_root().listing()}
+    return [node.name for node in sources.root().listing() if node.name not in own]

@@ -3,75 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from writers.kinodb import KinoWriter
-from writers.safetensors import write_safetensors
+from writers.safetensors import packed, write_safetensors
 
-from glassfs.content import Array, Container, Extent, Group, Member, Omitted
+from glassfs.content import Container
 from glassfs.datasets import rows as reading
 from glassfs.datasets.joined import Audience, joined_of, tables_with_rows
 from glassfs.errors import NotFound
 from glassfs.formats import registry
-from glassfs.formats.registry import Format, Opening
 from glassfs.library import open_tree
 from glassfs.tree import Sources
-from tests.datasets.takes import FORMAT as TAKES
-from tests.datasets.takes import LastingStore, take, takes, tree_of
-from tests.formats.npz_files import saved
+from tests.datasets.takes import FORMAT, LastingStore, listed, rows_of, take, takes, tree_of
+from tests.formats.npz_files import npy, saved, zipped
 from tests.memory_store import MemoryStore
 
-MAGIC = b"SHARD\n"
+LOST = "lost.npy: its local header at 0 is damaged"
 
 
-def shard(*names: str, shards: tuple[str, ...] = (), is_damaged: bool = False) -> bytes:
-    """Return a container of arrays of one byte with these names, and of those in further files."""
-    return MAGIC + json.dumps([names, shards, is_damaged]).encode()
-
-
-def open_shard(opening: Opening) -> Container:
-    source = opening.source
-    _, shards, is_damaged = json.loads(source.read(len(MAGIC), source.size - len(MAGIC)))
-    sources = [source, *(opening.sibling(name) for name in shards)]
-
-    def members() -> Iterator[Member]:
-        for one in sources:
-            for name in json.loads(one.read(len(MAGIC), one.size - len(MAGIC)))[0]:
-                yield Member((name.encode(),), Array(name.encode(), Extent(one, 0, 1), "|u1", (1,)))
-        if is_damaged:
-            yield Member((b"bad",), Omitted(b"bad", "its bytes are lost", is_damage=True))
-
-    root = Group(b"", members)
-    return Container("shard", "1", root, sources, arrays=lambda: root)
-
-
-SHARD = Format("shard", lambda head: head.startswith(MAGIC), open_shard, suffixes=(".shd",), joined=("arrays",))
+def archive(*names: str, is_damaged: bool = False) -> bytes:
+    """Return an archive of arrays with these names, before them one that is lost if it is damaged."""
+    names = ("lost", *names) if is_damaged else names
+    data = bytearray(zipped(*((f"{name}.npy", npy(np.zeros(1))) for name in names)))
+    data[0] = 0 if is_damaged else data[0]
+    return bytes(data)
 
 
 @pytest.fixture
-def formats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(registry, "built_in", lambda: iter([TAKES]))
-    monkeypatch.setattr(registry, "installed", lambda: (SHARD,))
+def with_takes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(registry, "installed", lambda: (FORMAT,))
     registry.joined_names.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def listed(sources: Sources) -> list[str]:
-    own = {node.name for node in sources.plain_root().listing()}
-    return [node.name for node in sources.root().listing() if node.name not in own]
-
-
-def rows_of(sources: Sources, name: str = "arrays") -> list[dict[str, Any]]:
-    file = sources.tree.file(f"/{name}.jsonl")
-    return [json.loads(line) for line in file.read(0, file.size).splitlines()]
-
-
 def names_of(sources: Sources) -> list[tuple[str, str]]:
-    return [(row["container"], row["name"]) for row in rows_of(sources)]
+    return [(row["container"], row["name"]) for row in rows_of(sources, "arrays")]
 
 
 def test_folders_list_arrays_of_formats_that_are_quick(tmp_path: Path) -> None:
@@ -102,60 +71,62 @@ def test_folders_list_arrays_of_formats_that_are_quick(tmp_path: Path) -> None:
         assert [node.name for node in tree.root.listing()] == ["h.h5", "arrays.jsonl", "arrays.html"]
 
 
-@pytest.mark.usefixtures("formats")
+@pytest.mark.usefixtures("with_takes")
 def test_rows_of_other_tables_find_no_arrays_and_vice_versa(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore({"a.shd": shard("x"), "b": takes(take())})
+    store = MemoryStore({"a.npz": archive("x"), "b": takes(take())})
     walked, summed = list[str](), list[str]()
     pieces, summary = reading.array_pieces, Container.summary
     monkeypatch.setattr(reading, "array_pieces", lambda *words: walked.append("") or pieces(*words))
     monkeypatch.setattr(Container, "summary", lambda self, name: summed.append(name) or summary(self, name))
     sources = tree_of(store, views="jsonl+parquet+html")
-    assert len(rows_of(sources, "episodes")) == 1 and not walked
+    assert len(rows_of(sources)) == 1 and not walked
     summed.clear()
-    assert names_of(sources) == [("a.shd", "x")] and not summed and len(walked) == 1
+    assert names_of(sources) == [("a.npz", "x")] and not summed and len(walked) == 1
     assert "arrays.parquet" in listed(sources)
 
 
-@pytest.mark.usefixtures("formats")
+@pytest.mark.usefixtures("with_takes")
 def test_an_index_counts_only_shards_that_are_not_listed() -> None:
+    first, second, index = "m/1.safetensors", "m/2.safetensors", "m/all.safetensors.index.json"
+    one = {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}
     store = MemoryStore({
-        "m/index.shd": shard("own", shards=("1.shd", "2.shd")), "m/1.shd": shard("a", "b"), "m/2.shd": shard("c"),
+        first: packed({"a": one}, b"1"), second: packed({"b": one}, b"2"),
+        index: b'{"weight_map": {"a": "1.safetensors", "b": "2.safetensors", "c": "3.safetensors"}}',
     })
-    assert names_of(tree_of(store)) == [
-        ("m/1.shd", "a"), ("m/1.shd", "b"), ("m/2.shd", "c"), ("m/index.shd", "own"),
-    ]
-    sources = tree_of(store, "m/index.shd", "m/2.shd")
-    assert names_of(sources) == [("2.shd", "c"), ("index.shd", "own"), ("index.shd", "a"), ("index.shd", "b")]
+    assert names_of(tree_of(store)) == [(first, "tensors/a"), (second, "tensors/b")]
+    sources = tree_of(store, index, second)
+    assert names_of(sources) == [(second[2:], "tensors/b"), (index[2:], "tensors/a")]
+    error = sources.tree.file("/arrays.jsonl").xattrs()["user.glassfs.error"].decode()
+    assert error.startswith(f"{index[2:]}: tensors/3.safetensors: is missing")
 
 
-@pytest.mark.usefixtures("formats")
+@pytest.mark.usefixtures("with_takes")
 def test_rows_with_damage_name_it_and_are_not_kept() -> None:
     store = LastingStore()
-    for name, is_damaged in (("a.shd", True), ("b.shd", False)):
-        store.put(name, shard("x", is_damaged=is_damaged), mtime_ns=1)
+    store.put("a.npz", archive("x", is_damaged=True), mtime_ns=1)
+    store.put("b.npz", archive("x"), mtime_ns=1)
     for opens in (2, 1):  # the second time only the damaged one
         before = store.opens
         sources = tree_of(store, has_catalogue=True)
-        assert names_of(sources) == [("a.shd", "x"), ("b.shd", "x")]
+        assert names_of(sources) == [("a.npz", "x"), ("b.npz", "x")]
         assert store.opens - before == opens
-        error = sources.tree.file("/arrays.jsonl").xattrs()["user.glassfs.error"]
-        assert error == b"a.shd: bad: its bytes are lost"
+        error = sources.tree.file("/arrays.jsonl").xattrs()["user.glassfs.error"].decode()
+        assert error.startswith(f"a.npz: {LOST}")
         sources.tree.close()
 
 
-@pytest.mark.usefixtures("formats")
+@pytest.mark.usefixtures("with_takes")
 def test_shared_tables_have_only_public_arrays() -> None:
-    store = MemoryStore({"a.shd": shard("x")})
-    store.put("b.shd", shard("y", is_damaged=True), permissions=0o600)
+    store = MemoryStore({"a.npz": archive("x")})
+    store.put("b.npz", archive("y", is_damaged=True), permissions=0o600)
     sources = tree_of(store, audience=Audience(is_shared=True))
-    assert names_of(sources) == [("a.shd", "x")]
-    assert sources.tree.file("/arrays.jsonl").xattrs()["user.glassfs.omitted"] == b"1"
+    assert names_of(sources) == [("a.npz", "x")]
+    attributes = sources.tree.file("/arrays.jsonl").xattrs()
+    assert attributes["user.glassfs.omitted"] == b"1" and "user.glassfs.error" not in attributes
 
 
-@pytest.mark.usefixtures("formats")
 def test_the_table_of_one_container() -> None:
-    root = tree_of(MemoryStore({"a.shd": shard("x", "y", is_damaged=True)}), "a.shd").root()
+    root = tree_of(MemoryStore({"a.npz": archive("x", "y", is_damaged=True)}), "a.npz").root()
     assert tables_with_rows(root) == ["arrays"]
     table = joined_of(root, "arrays")
-    assert table is not None and table.rows == 2
-    assert table.attributes() == {"error": "a.shd: bad: its bytes are lost"}
+    assert table is not None and table.rows == 2 and LOST in table.attributes()["error"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,25 @@ from glassfs.content.summary import COLUMNS, EPISODES, LONGEST, RECORD_COLUMNS, 
 from glassfs.datasets import files, joined, rows
 from glassfs.datasets.joined import Joins
 from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import Damaged, GlassfsError
+from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError
 from glassfs.formats import registry
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
 from glassfs.source.local import LocalStore
-from glassfs.tree import Containers, ContainerSettings, Directory
+from glassfs.tree import Directory
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.sources import Start
-from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, rows_of, take, takes, tree_of, use_clock
+from tests.datasets.takes import (
+    FORMAT,
+    LastingStore,
+    expire_at_once,
+    joins_in,
+    joins_of,
+    rows_of,
+    take,
+    takes,
+    tree_of,
+    use_clock,
+)
 from tests.memory_store import MemoryStore
 from tests.security import bombs
 from tests.waiting import wait_until
@@ -82,8 +92,7 @@ def helpers() -> list[threading.Thread]:
 
 
 def test_a_hanging_file_costs_only_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "table_valid", 0.0)
-    monkeypatch.setattr(settings, "table_valid_times", 0)
+    expire_at_once(monkeypatch)
     store = Hanging({"a/x": takes(take()), "b/y": takes(take()), "c/z": takes(take())})
     store.hanging = ("a", "b/y")
     joins = store.joins()
@@ -140,10 +149,10 @@ def test_depth_and_number_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     table = joins_of(store).snapshot().table(EPISODES)
     assert table.rows == 2 and table.attributes() == {"error": "d/d/d: is more than 3 folders deep"}
     monkeypatch.setattr(joined, "LEAST", 3000)
-    joins = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)}), budget=0)
+    joins = joins_of(MemoryStore({f"{n}": takes(take()) for n in range(9)}), cache=BlockCache(0))
     table = joins.snapshot().table(EPISODES)
     assert table.rows == 4 and "it and others are left out: takes" in table.attributes()["error"]
-    joins = joins_of(MemoryStore({"d" * 800 + f"/{n}": takes(take()) for n in range(9)}), budget=0)
+    joins = joins_of(MemoryStore({"d" * 800 + f"/{n}": takes(take()) for n in range(9)}), cache=BlockCache(0))
     assert joins.snapshot().table(EPISODES).rows < 4, "long names count more"
 
 
@@ -168,8 +177,7 @@ def test_a_block_has_no_more_bytes_than_fit_into_memory() -> None:
 ])
 def test_rows_without_space_are_left_out(spool: dict[str, Any], error: str) -> None:
     store = LastingStore({f"{number}": takes(take("\u2028" * LONGEST)) for number in range(12)})
-    containers = Containers(ContainerSettings(BlockCache(64 << 20, **spool)))
-    table = Joins(containers, [Start("", Location(store, ()), True)]).snapshot().table(EPISODES)
+    table = joins_of(store, cache=BlockCache(64 << 20, **spool)).snapshot().table(EPISODES)
     assert 0 < table.rows < 8 and error in table.attributes()["error"]
 
 
@@ -291,8 +299,7 @@ class Slow(LastingStore):
 
 def slow_joins(monkeypatch: pytest.MonkeyPatch, store: Slow) -> Joins:
     use_clock(monkeypatch, lambda: store.now)
-    containers = Containers(ContainerSettings(BlockCache(64 << 20), has_catalogue=True))
-    return Joins(containers, [Start("", Location(store, ()), True)])
+    return joins_of(store, has_catalogue=True)
 
 
 def test_a_walk_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,3 +324,49 @@ def test_a_pass_ends_and_the_next_gets_further(monkeypatch: pytest.MonkeyPatch) 
     assert again is not snapshot and again.table(EPISODES).rows == 5
     assert "others" not in again.table(EPISODES).attributes()["error"]
     joins.containers.close()
+
+
+# Calls that may hang: results and errors come back, and a volume of which several hang is left alone.
+
+
+@pytest.fixture
+def go_on() -> Iterator[threading.Event]:
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def calls() -> TimedCalls:
+    return TimedCalls(600.0)
+
+
+def hang(
+    calls: TimedCalls, key: object, volume: str, do: Callable[[], object], probe: Callable[[], object] | None = None,
+) -> None:
+    """Make a call that does not return; only these have a short timeout."""
+    calls.timeout_seconds = 0.05
+    with pytest.raises(DeviceFailed):
+        calls.call(key, volume, do, probe)
+    calls.timeout_seconds = 600.0
+
+
+def test_results_and_errors_come_back(calls: TimedCalls) -> None:
+    threads = {calls.call("key", "disk", threading.get_ident) for _ in range(20)}
+    assert threading.get_ident() not in threads
+
+    def fail() -> None:
+        raise Changed("was replaced")
+
+    for _ in range(2):
+        with pytest.raises(Changed, match="was replaced"):
+            calls.call("key", "disk", fail)
+
+
+@pytest.mark.parametrize("is_probed", [False, True])
+def test_a_dead_volume_is_left_alone(calls: TimedCalls, go_on: threading.Event, is_probed: bool) -> None:
+    for number in range(TimedCalls.most_of_volume):
+        hang(calls, number, "dead", go_on.wait, go_on.wait if is_probed else None)
+    with pytest.raises(DeviceFailed):
+        calls.call("well", "dead", lambda: pytest.fail("it is tried"), lambda: pytest.fail("it is tried"))
+    assert calls.call("well", "other", lambda: 1) == 1

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from glassfs import work
-from glassfs.cache import BlockCache
 from glassfs.content.summary import CONTAINER, EPISODES
 from glassfs.datasets import snapshots
 from glassfs.datasets.joined import CHECK_SHARE, Audience, Joins
@@ -20,21 +20,11 @@ from glassfs.formats import registry
 from glassfs.settings import settings
 from glassfs.source import Entry
 from glassfs.source.local import LocalStore
-from glassfs.tree import Containers, ContainerSettings
-from glassfs.tree.containers.lease import Location
-from glassfs.tree.sources.sources import Start
-from tests.datasets.takes import FORMAT, LastingStore, take, takes, use_clock
+from tests.datasets.takes import FORMAT, LastingStore, joins_in, joins_of, take, takes, tree_of, use_clock
 
 LATER = settings.rights_valid
+SHARED = Audience(True, (7, 7))
 ALL = ["a/b/x.take", "a/parts.take", "a/z.take", "other.take"]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Closing(LastingStore):
@@ -74,16 +64,15 @@ def store() -> Closing:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    use_clock(monkeypatch, made)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    made = SimpleNamespace(now=1000.0)
+    use_clock(monkeypatch, lambda: made.now)
     return made
 
 
 @pytest.fixture
-def joins(store: Closing, clock: Clock) -> Joins:
-    containers = Containers(ContainerSettings(BlockCache(64 << 20)))
-    return Joins(containers, [Start("", Location(store, ()), True)], Audience(True, (7, 7)))
+def joins(store: Closing, clock: SimpleNamespace) -> Joins:
+    return joins_of(store, SHARED)
 
 
 def shown(snapshot: Snapshot) -> list[str]:
@@ -94,21 +83,13 @@ def shown(snapshot: Snapshot) -> list[str]:
     return list(dict.fromkeys(row[CONTAINER] for row in rows))
 
 
-def close_folder(store: Closing) -> None:
-    store.closed["a", "b"] = 0o750
-
-
-def close_top(store: Closing) -> None:
-    store.closed[()] = 0o700
-
-
 WITHOUT_Z = ["a/b/x.take", "a/parts.take", "other.take"]
 CHANGES: dict[str, tuple[Callable[[Closing], None], list[str], int]] = {
     "a file": (lambda store: store.set_permissions("a/z.take", 0o600), WITHOUT_Z, 1),
     "its group": (lambda store: store.set_permissions("a/z.take", 0o604), WITHOUT_Z, 1),
     "a part": (lambda store: store.set_permissions("a/part", 0o640), ["a/b/x.take", "a/z.take", "other.take"], 1),
-    "a folder": (close_folder, ["a/parts.take", "a/z.take", "other.take"], 1),
-    "the root": (close_top, [], 4),
+    "a folder": (lambda store: store.closed.update({("a", "b"): 0o750}), ["a/parts.take", "a/z.take", "other.take"], 1),
+    "the root": (lambda store: store.closed.update({(): 0o700}), [], 4),
     "a removed file": (lambda store: store.remove("a/z.take"), WITHOUT_Z, 0),
     "a replaced file": (lambda store: store.put("a/z.take", takes(take()), 0o600), WITHOUT_Z, 1),
     "a file replaced by another user": (lambda store: store.put("a/z.take", takes(take("new")), uid=9), ALL, 0),
@@ -121,7 +102,7 @@ OTHERS: dict[str, Callable[[Closing], None]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_closed_rows_leave_a_valid_table(change: str, store: Closing, joins: Joins, clock: Clock) -> None:
+def test_closed_rows_leave_a_valid_table(change: str, store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     do, left, omitted = CHANGES[change]
     before = joins.snapshot()
     assert shown(before) == ALL
@@ -141,7 +122,7 @@ def test_closed_rows_leave_a_valid_table(change: str, store: Closing, joins: Joi
 
 
 @pytest.mark.parametrize("change", OTHERS)
-def test_other_changes_leave_a_valid_table(change: str, store: Closing, joins: Joins, clock: Clock) -> None:
+def test_other_changes_leave_a_valid_table(change: str, store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     before = joins.snapshot()
     assert shown(before) == ALL
     OTHERS[change](store)
@@ -149,18 +130,16 @@ def test_other_changes_leave_a_valid_table(change: str, store: Closing, joins: J
     assert joins.snapshot() is before and shown(before) == ALL
 
 
-def test_closed_part_outside_of_the_walk_takes_its_rows(store: Closing, clock: Clock) -> None:
+def test_closed_part_outside_of_the_walk_takes_its_rows(store: Closing, clock: SimpleNamespace) -> None:
     """Containers that were named alone have parts beside them."""
-    containers = Containers(ContainerSettings(BlockCache(64 << 20)))
-    starts = [Start(name, Location(store, tuple(name.split("/"))), False) for name in ("a/parts.take", "other.take")]
-    joins = Joins(containers, starts, Audience(True, (7, 7)))
-    assert shown(joins.snapshot()) == ["a/parts.take", "other.take"]
+    joins = joins_in(tree_of(store, "a/parts.take", "other.take", audience=SHARED))
+    assert shown(joins.snapshot()) == ["other.take", "parts.take"]
     store.set_permissions("a/part", 0o600)
     clock.now += LATER
     assert shown(joins.snapshot()) == ["other.take"]
 
 
-def test_checks_take_a_share_of_the_time(store: Closing, joins: Joins, clock: Clock) -> None:
+def test_checks_take_a_share_of_the_time(store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     checks: list[float] = []
 
     def slow() -> None:
@@ -175,7 +154,7 @@ def test_checks_take_a_share_of_the_time(store: Closing, joins: Joins, clock: Cl
     assert len(checks) == 2 * 3 and checks[3] - checks[0] >= 3.0 * (1 + CHECK_SHARE)
 
 
-def test_files_on_a_disk_that_fails_keep_their_rows(store: Closing, joins: Joins, clock: Clock) -> None:
+def test_files_on_a_disk_that_fails_keep_their_rows(store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     shown(joins.snapshot())
     store.set_permissions("other.take", 0o600)
     store.is_failing = True
@@ -186,7 +165,7 @@ def test_files_on_a_disk_that_fails_keep_their_rows(store: Closing, joins: Joins
     assert shown(joins.snapshot()) == ALL[:-1]
 
 
-def test_errors_of_closed_containers_are_not_shown(store: Closing, joins: Joins, clock: Clock) -> None:
+def test_errors_of_closed_containers_are_not_shown(store: Closing, joins: Joins, clock: SimpleNamespace) -> None:
     store.put("secret.take", takes(take(), declared=3))
     assert "secret.take" in joins.snapshot().table(EPISODES).attributes()["error"]
     store.set_permissions("secret.take", 0o600)
@@ -209,7 +188,7 @@ def test_entries_of_local_files_equal_those_of_single_ones(tmp_path: Path) -> No
     assert store.entries((), ["file"]) != found[:1]
 
 
-def test_a_file_closed_while_others_are_read_is_left_out(store: Closing, clock: Clock, joins: Joins) -> None:
+def test_a_file_closed_while_others_are_read_is_left_out(store: Closing, clock: SimpleNamespace, joins: Joins) -> None:
     """Between the walk and the end of reading: another file of the same block stays, and no reader waits for ever."""
     snapshot = joins.snapshot()
     clock.now += LATER + 0.1
@@ -219,7 +198,7 @@ def test_a_file_closed_while_others_are_read_is_left_out(store: Closing, clock: 
 
 
 def test_pass_that_is_stopped_leaves_nothing_behind(
-    store: Closing, joins: Joins, clock: Clock, monkeypatch: pytest.MonkeyPatch,
+    store: Closing, joins: Joins, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is stopped after the rows were read; the next caller reads all files, those without rows too."""
     snapshot = joins.snapshot()

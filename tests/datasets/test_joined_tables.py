@@ -14,13 +14,13 @@ from glassfs.content import EPISODES
 from glassfs.content import join as content_join
 from glassfs.content.summary import COLUMNS
 from glassfs.datasets import blocks
-from glassfs.datasets.joined import Audience, joined_of, tables_with_rows
-from glassfs.errors import NotFound, Passing
+from glassfs.datasets.joined import Audience, tables_with_rows
+from glassfs.errors import NotFound, Unavailable
 from glassfs.formats import registry
 from glassfs.settings import settings
 from glassfs.tree import Sources
 from tests.datasets.takes import FORMAT as TAKES
-from tests.datasets.takes import LastingStore, take, takes, tree_of, use_clock
+from tests.datasets.takes import LastingStore, expire_at_once, listed, rows_of, take, takes, tree_of, use_clock
 from tests.memory_store import MemoryStore
 from tests.tree.things import BOOLEAN, FORMAT, INTEGER, NUMBER, TEXT, TEXTS, table, things
 
@@ -33,19 +33,7 @@ def formats(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(registry, "installed", lambda: (FORMAT,))
     registry.joined_names.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(settings, "table_valid", 0.0)
-    monkeypatch.setattr(settings, "table_valid_times", 0)
-
-
-def listed(sources: Sources) -> list[str]:
-    """Return the names of views at the root."""
-    own = {node.name for node in sources.plain_root().listing()}
-    return [node.name for node in sources.root().listing() if node.name not in own]
-
-
-def rows_of(sources: Sources, name: str = "things") -> list[dict[str, Any]]:
-    file = sources.tree.file(f"/{name}.jsonl")
-    return [json.loads(line) for line in file.read(0, file.size).splitlines()]
+    expire_at_once(monkeypatch)
 
 
 def arrow(sources: Sources, name: str = "things") -> Any:
@@ -73,7 +61,7 @@ def test_listing_opens_no_container_below_the_root() -> None:
     sources = tree_of(store, views=VIEWS)
     assert listed(sources) and sources.tree.lookup("/index.html").name == "index.html"
     assert store.opens == 0
-    rows_of(sources)
+    rows_of(sources, "things")
     assert store.opens == 50
 
 
@@ -83,7 +71,7 @@ def test_listing_reads_few_first_bytes() -> None:
     for _ in range(3):
         assert listed(sources) == []
     assert store.opens == 256, "what was found is remembered"
-    assert len(rows_of(sources)) == 1, "found by name"
+    assert len(rows_of(sources, "things")) == 1, "found by name"
     assert "things.parquet" in listed(sources), "rows are known now"
 
 
@@ -105,7 +93,7 @@ def test_what_a_suffix_promised_disappears_when_there_are_no_rows() -> None:
     store = MemoryStore({"a/b.thing": b"no container after all", "a/c.thing": things(things=table(0, x=TEXT))})
     sources = tree_of(store, views=VIEWS)
     assert "things.jsonl" in listed(sources)
-    assert rows_of(sources) == [], "a listed name is found, also by a program that listed it before rows were read"
+    assert rows_of(sources, "things") == [], "a name that was listed before rows were read is found"
     assert listed(sources) == []
     assert arrow(sources).num_rows == 0
 
@@ -127,7 +115,7 @@ def test_columns_of_all_containers_are_there_and_types_are_widened() -> None:
             {"d": 4, "c": "one", "container": "fake", "position": "fake"},
         ])),
     })
-    rows = rows_of(tree_of(store))
+    rows = rows_of(tree_of(store), "things")
     assert list(rows[0]) == ["container", "position", "a", "b", "n", "c", "d"]
     nothing = dict.fromkeys(rows[0])
     assert rows == [
@@ -151,10 +139,10 @@ def test_blocks_made_before_a_column_came_have_it_too(monkeypatch: pytest.Monkey
     sources = tree_of(store)
     expected = [{"container": f"{number}", "position": 0, f"c{number % 7}": number} for number in range(10, 20)]
     for _ in range(2):
-        rows = [{name: value for name, value in row.items() if value is not None} for row in rows_of(sources)]
+        rows = [{name: value for name, value in row.items() if value is not None} for row in rows_of(sources, "things")]
         assert [row["container"] for row in rows] == [f"{number}" for number in range(10, 20)]
         assert rows[0]["c3"] == "10" and expected[0]["c3"] == 10
-        assert arrow(sources).to_pylist() == rows_of(sources)
+        assert arrow(sources).to_pylist() == rows_of(sources, "things")
         sources.containers.services.cache.clear()
 
 
@@ -182,26 +170,17 @@ def test_a_container_may_give_rows_to_several_tables() -> None:
     for has_catalogue in (False, True, True):
         sources = tree_of(store, views=VIEWS, has_catalogue=has_catalogue)
         assert tables_with_rows(sources.tree.root) == [EPISODES, "others", "things"]
-        assert len(rows_of(sources)) == 3 and len(rows_of(sources, "others")) == 2
-        rows = rows_of(sources, EPISODES)
+        assert len(rows_of(sources, "things")) == 3 and len(rows_of(sources, "others")) == 2
+        rows = rows_of(sources)
         assert list(rows[0]) == [*COLUMNS, "lighting"]
         assert [(row["language_instruction"], row["lighting"]) for row in rows] == [("pick", "dim"), ("put", None)]
         assert sources.tree.lookup("/by-task/pick/a~0").name == "a~0"
         assert "others.parquet" in listed(sources), "although the format does not announce it"
         opens = store.opens
         sources.containers.services.cache.clear()
-        assert len(rows_of(sources)) == 3
+        assert len(rows_of(sources, "things")) == 3
         assert not has_catalogue or store.opens == opens
         sources.tree.close()
-
-
-def test_tables_of_one_container() -> None:
-    store = MemoryStore({"a": things(things=({"x": TEXT}, [{"x": "1"}, {"x": 2}]), none=table(0, y=TEXT))})
-    tree = tree_of(store, views="").tree
-    found = joined_of(tree.directory("/a"), "things")
-    assert found is not None and found.rows == 2 and [column.name for column in found.columns()] == [b"x"]
-    assert tables_with_rows(tree.directory("/a")) == ["things"]
-    assert joined_of(tree.directory("/a"), EPISODES) is None
 
 
 def test_a_damaged_container_costs_the_tables_that_it_belongs_to() -> None:
@@ -229,9 +208,9 @@ def test_all_tables_share_one_walk_and_one_pass(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(settings, "table_valid", 3600.0)
     store = Counting({f"a/{number}.thing": THING for number in range(20)} | {"a/x.take": takes(take())})
     sources = tree_of(store, views=VIEWS)
-    rows_of(sources)
+    rows_of(sources, "things")
     lists, opens = store.lists, store.opens
-    assert len(rows_of(sources, EPISODES)) == 1 and arrow(sources).num_rows == 20
+    assert len(rows_of(sources)) == 1 and arrow(sources).num_rows == 20
     file = sources.tree.file("/things.html")
     assert len(file.read(0, file.size)) == file.size
     assert (store.lists, store.opens) == (lists + 0, opens)
@@ -245,10 +224,10 @@ def test_shared_tables_name_no_private_columns_or_tables(monkeypatch: pytest.Mon
     store.put("own.take", takes(take()), 0o600)
     sources = tree_of(store, views=VIEWS, audience=Audience(True, (7, 7)))
     assert not any("episodes" in name or "by-" in name for name in listed(sources))
-    assert list(rows_of(sources)[0]) == ["container", "position", "closed", "x"]
+    assert list(rows_of(sources, "things")[0]) == ["container", "position", "closed", "x"]
     assert tables_with_rows(sources.tree.root) == ["late", "things"]
     store.set_permissions("later", 0o600)
-    assert rows_of(sources) == [{"container": "open.thing", "position": 0, "x": "1"}]
+    assert rows_of(sources, "things") == [{"container": "open.thing", "position": 0, "x": "1"}]
     assert tables_with_rows(sources.tree.root) == ["things"]
     assert sources.tree.lookup("/things.jsonl").xattrs()["user.glassfs.omitted"] == b"2"
     assert "secret" not in str([node.xattrs() for node in sources.tree.root.listing()])
@@ -278,11 +257,8 @@ def test_other_tables_change_the_time_of_the_root() -> None:
 
 
 def test_a_file_that_cannot_be_read_hides_no_table() -> None:
-    class Failing(Passing):
-        """A failure of the moment."""
-
     store = MemoryStore({"a/a": b"x", "a/b.thing": THING})
-    store.opening["a/a"] = Failing("fails")
+    store.opening["a/a"] = Unavailable("fails")
     assert "things.jsonl" in listed(tree_of(store, views=VIEWS))
 
 

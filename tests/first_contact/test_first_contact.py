@@ -23,6 +23,7 @@ from uuid import uuid4
 
 import pytest
 
+from glassfs.source import mountinfo
 from tests.conftest import ROOT
 from tests.mount.mounts import require
 from tests.remote.ports import LOCALHOST
@@ -148,8 +149,7 @@ def processes_of(home: Path) -> list[str]:
 
 
 def mounts_below(folder: Path) -> list[str]:
-    lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    return [line.split(" ")[4] for line in lines if line.split(" ")[4].startswith(f"{folder}/")]
+    return [mount.path for mount in mountinfo.mounts() if mount.path.startswith(f"{folder}/")]
 
 
 def clean(folder: Path) -> None:

@@ -13,6 +13,7 @@ from writers.kastore import KastoreWriter
 from writers.wshard import WShardWriter
 
 import glassfs
+from glassfs.content import Data
 
 FRAMES = 6
 EPOCH = 621_355_968_000_000_000
@@ -51,6 +52,32 @@ def write_datasets(folder: Path) -> None:
     make_samples.write_tree_sequence(folder / "trees.trees")
     write_wave(folder / "wave.wshard")
     write_table(folder / "table.idv")
+
+
+class Recorded(Data):
+    """Bytes, or as many zeros, and which of them were read: the range of each read, and how many in all."""
+
+    def __init__(self, size: int, values: bytes = b"") -> None:
+        self._size, self._values = size, values
+        self.ranges: list[tuple[int, int]] = []
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        end = offset + len(buffer)
+        assert 0 <= offset <= end <= self._size
+        self.ranges.append((offset, end))
+        buffer[:] = self._values[offset:end] if self._values else bytes(len(buffer))
+
+    @property
+    def count(self) -> int:
+        return sum(end - start for start, end in self.ranges)
+
+    @property
+    def most(self) -> int:
+        return max(end - start for start, end in self.ranges)
 
 
 @pytest.fixture(scope="session")

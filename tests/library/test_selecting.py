@@ -15,36 +15,16 @@ from writers.kinodb import KinoWriter, jpeg
 from writers.wshard import WShardWriter
 
 import glassfs
-from glassfs.content import Data, EncodedImage, Memory, Video
+from glassfs.content import EncodedImage, Memory, Video
 from glassfs.errors import Damaged, NotADirectory, Unsuited
 from glassfs.formats.idv.blocks import Blocks
 from glassfs.library.arrays import frame_of
 from glassfs.library.selecting import Rows, iterated, rows_of, select
-from tests.library.conftest import FRAMES, video
+from tests.library.conftest import FRAMES, Recorded, video
 
 
-class Counting(Data):
-    """Bytes that remember the ranges that were read."""
-
-    def __init__(self, values: np.ndarray[Any, Any]) -> None:
-        self._data = Memory(values.tobytes())
-        self.read_ranges: list[tuple[int, int]] = []
-
-    @property
-    def size(self) -> int:
-        return self._data.size
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        self.read_ranges.append((offset, offset + len(buffer)))
-        self._data.read_into(buffer, offset)
-
-    @property
-    def count(self) -> int:
-        return sum(end - start for start, end in self.read_ranges)
-
-
-def counted(values: np.ndarray[Any, Any]) -> tuple[Rows, Counting]:
-    data = Counting(values)
+def counted(values: np.ndarray[Any, Any]) -> tuple[Rows, Recorded]:
+    data = Recorded(values.nbytes, values.tobytes())
     return Rows(values.shape, values.dtype, data), data
 
 
@@ -95,7 +75,7 @@ def test_wrong_indices_raise_index_errors_and_read_nothing(key: Any) -> None:
     rows, data = counted(np.zeros((5, 3), "u1"))
     with pytest.raises(IndexError):
         select(rows, key)
-    assert not data.read_ranges
+    assert not data.ranges
 
 
 def test_only_what_is_selected_is_read() -> None:
@@ -107,10 +87,10 @@ def test_only_what_is_selected_is_read() -> None:
     ):
         rows, data = counted(values)
         same(select(rows, key), values[key])
-        assert data.read_ranges == wanted if wanted is not None else data.count <= 400
+        assert data.ranges == wanted if wanted is not None else data.count <= 400
     rows, data = counted(values)
     assert np.array_equal(select(rows, slice(None, None, 2)), values[::2])
-    assert len(data.read_ranges) == 1, "rows between near ones are read along"
+    assert len(data.ranges) == 1, "rows between near ones are read along"
 
 
 def test_a_part_of_each_row_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +99,7 @@ def test_a_part_of_each_row_takes_little_memory(monkeypatch: pytest.MonkeyPatch)
     rows, data = counted(values)
     for key in ((slice(None), 3), (None, slice(None, None, -1), slice(3, 5)), (slice(2, 40, 3), None, -1)):
         same(select(rows, key), values[key])
-    assert max(end - start for start, end in data.read_ranges) <= 16_000
+    assert data.most <= 16_000
 
 
 def test_iteration_reads_some_rows_at_a_time() -> None:
@@ -277,14 +257,11 @@ def test_damage_is_raised_by_indexing_and_said_in_notebooks(tmp_path: Path) -> N
         assert "<video" not in alone["signal/x.mp4"]._repr_html_() and "signal/x" in alone["signal/x.mp4"]._repr_html_()
 
 
-def test_keys_complete_in_notebooks(data: glassfs.Library) -> None:
-    assert data._ipython_key_completions_() == list(data)
-    assert data["run1.kdb/episodes/0/state"]._ipython_key_completions_() == []
-
-
 def test_notebooks_play_videos_and_show_json_and_tables(
     data: glassfs.Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    assert data._ipython_key_completions_() == list(data)
+    assert data["run1.kdb/episodes/0/state"]._ipython_key_completions_() == []
     film = data["wave.wshard/signal/rgb.mp4"]
     assert "<video controls" in film._repr_html_() and 'src="data:video/mp4;base64,' in film._repr_html_()
     monkeypatch.setattr("glassfs.library.shown.LARGEST_MEDIA", 100)

@@ -1,4 +1,4 @@
-"""Threads, forks, other processes, changes, and closing."""
+"""Threads, forks, other processes, changes, closing, and Ctrl-C: it ends reading, and later reads work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import threading
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,12 +20,16 @@ from writers.kinodb import KinoWriter
 from writers.wshard import WShardWriter
 
 import glassfs
+from glassfs import work
 from glassfs.errors import Changed, Closed, NotFound
 from glassfs.library import session
 from glassfs.settings import settings
+from glassfs.view.parquet.records import RecordPages
 from tests.conftest import Scale
+from tests.helpers import in_fork
 from tests.library.conftest import write_store
-from tests.waiting import wait_for
+from tests.security.bombs import write_episodes, write_holes
+from tests.waiting import SECONDS, wait_for, wait_until
 
 STATE = "run1.kdb/episodes/0/state"
 
@@ -88,29 +95,17 @@ def test_a_pickled_entry_is_of_the_same_version(tmp_path: Path) -> None:
         assert there["a.kas/small"].numpy().tolist() == [0, 1, 2]
 
 
-def forked(child: object) -> int:
-    """Return the exit status of a forked process that runs ``child``."""
-    pid = os.fork()
-    if not pid:
-        status = 1
-        try:
-            child()  # type: ignore[operator]
-            gc.collect()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_process_opens_its_own_tree(data: glassfs.Library) -> None:
     entry, expected = data[STATE], data[STATE].numpy()
 
-    def child() -> None:
-        assert (entry.numpy() == expected).all() and data["run2.kdb/episodes/1/action"].shape == (24, 7)
+    def child() -> bool:
+        is_equal = bool((entry.numpy() == expected).all()) and data["run2.kdb/episodes/1/action"].shape == (24, 7)
         data.close()
+        gc.collect()
+        return is_equal
 
-    assert forked(child) == 0
+    assert in_fork(child)
     assert (data[STATE].numpy() == expected).all()
 
 
@@ -262,3 +257,67 @@ def test_closing_releases_all_descriptors(datasets: Path) -> None:
             episode["images/front/000000"].image()
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
+
+
+# Ctrl-C in a Python program, or a closed cell of a notebook.
+
+
+AT_MOST_SECONDS = 20.0
+"""Generous: what is not interrupted takes minutes."""
+
+
+def interrupted(read: Callable[[], object], is_begun: Callable[[], object]) -> float:
+    """Call ``read``, interrupt it once ``is_begun``, and return how many seconds later it ended."""
+    sent: list[float] = []
+
+    def interrupt() -> None:
+        wait_until(is_begun)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    helper = threading.Thread(target=interrupt)
+    helper.start()
+    with pytest.raises(KeyboardInterrupt):
+        try:
+            read()
+        finally:
+            helper.join(SECONDS)  # so that the signal always comes within the block
+    return time.monotonic() - sent[0]
+
+
+def computed(seconds: float) -> Callable[[], bool]:
+    until = time.process_time() + seconds
+    return lambda: time.process_time() > until
+
+
+def test_ctrl_c_ends_listing_and_globbing(tmp_path: Path) -> None:
+    write_holes(tmp_path / "a.kdb")
+    with glassfs.open(tmp_path) as data:
+        images = data["a.kdb/episodes/0/images"]
+        for read in (lambda: list(images), lambda: data["a.kdb/episodes/1/images/cam/000009"].bytes(),
+                     lambda: list(data.glob("*/episodes/*/images/**"))):
+            assert interrupted(read, computed(0.2)) < AT_MOST_SECONDS
+        assert data["a.kdb/meta/file.json"].json()["format"] == "kinodb"
+        assert len(data["a.kdb/episodes"]) == 200
+
+
+@pytest.mark.parametrize("method", ["to_pandas", "to_arrow", "to_polars"])
+def test_ctrl_c_ends_reading_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+    """Also while a library reads the file in threads of its own, which does not see the signal before its end."""
+    pytest.importorskip({"to_arrow": "pyarrow"}.get(method, method.removeprefix("to_")))
+    write_episodes(tmp_path / "a.kdb", 20)
+    read_into = RecordPages.read_into
+    begun = threading.Event()
+
+    def slow(pages: RecordPages, buffer: memoryview, offset: int) -> None:
+        until = time.monotonic() + 2 * AT_MOST_SECONDS
+        begun.set()
+        while time.monotonic() < until:
+            work.check()
+        read_into(pages, buffer, offset)
+
+    with glassfs.open(tmp_path) as data:
+        monkeypatch.setattr(RecordPages, "read_into", slow)
+        assert interrupted(getattr(data.episodes(), method), begun.is_set) < AT_MOST_SECONDS
+        monkeypatch.setattr(RecordPages, "read_into", read_into)
+        assert len(getattr(data.episodes(), method)()) == 20

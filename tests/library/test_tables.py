@@ -10,17 +10,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import tskit
 from writers.kastore import KastoreWriter
 
 import glassfs
 from glassfs import content as contents
 from glassfs import installing
-from glassfs.content import Data, Memory
+from glassfs.content import Memory
 from glassfs.content.table import Column
 from glassfs.errors import Damaged, TooLarge, Unsuited
 from glassfs.library.table import Table
 from tests.conftest import DATA
+from tests.library.conftest import Recorded
 
 INSTRUCTIONS = ["pick up the red block", "open the drawer", "stack the cups"]
 
@@ -114,27 +114,6 @@ def test_a_data_scientist_with_net(data: glassfs.Library) -> None:
     assert columns.to_polars()["Time"].dt.date().to_list() == days.tolist()
 
 
-def test_a_population_geneticist(tmp_path: Path) -> None:
-    """What tskit wrote, by pandas, as text, and with arrays that are not copied."""
-    tables = tskit.TableCollection(sequence_length=100)
-    tables.populations.add_row()
-    for time in (0, 0, 12.5):
-        tables.nodes.add_row(time=time, population=0)
-    for child in (0, 1):
-        tables.edges.add_row(0, 100, 2, child)
-    for position, state in ((3, "A"), (41, "G"), (77, "ACGT")):
-        tables.sites.add_row(position, state)
-    tables.sort()
-    tables.tree_sequence().dump(tmp_path / "ancestry.trees")
-    with glassfs.open(tmp_path) as data:
-        trees = data["ancestry.trees"]
-        nodes = trees["nodes"].table().to_pandas()
-        assert nodes["time"].tolist() == [0, 0, 12.5]
-        assert trees["sites/ancestral_state.txt"].text().splitlines() == ["A", "G", "ACGT"]
-        assert list(trees["sites"].table())[2]["ancestral_state"] == "ACGT"
-        assert trees["sites/position"].numpy().tolist() == [3, 41, 77]
-
-
 def test_ragged_columns(tmp_path: Path) -> None:
     with KastoreWriter(tmp_path / "a.trees") as store:
         store.add_text("format/name", "tskit.trees", "int8")
@@ -181,23 +160,6 @@ def test_names_of_columns_stay_text(tmp_path: Path) -> None:
     assert "<script" not in page and page.count("</table>") == 1 and "\u202e" not in page
 
 
-class Recorded(Data):
-    """Zeros, and how many bytes of them were asked for at once."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self.asked: list[int] = []
-
-    @property
-    def size(self) -> int:
-        return self._size
-
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        assert 0 <= offset <= offset + len(buffer) <= self._size
-        self.asked.append(len(buffer))
-        buffer[:] = bytes(len(buffer))
-
-
 def table_of(rows: int, *columns: Column) -> Table:
     return Table(contents.Table(b"t", rows, lambda: list(columns)), io.BufferedReader, "t")
 
@@ -210,15 +172,15 @@ def vectors(shape: tuple[int, ...], dtype: str = "<f4") -> tuple[Recorded, Colum
 def test_wide_rows_are_taken_a_few_at_a_time() -> None:
     data, column = vectors((1024, 10_000))
     rows = iter(table_of(1024, column))
-    assert next(rows) == {"x": [0.0] * 10_000} and sum(data.asked) <= 1 << 20
-    assert sum(1 for _ in rows) == 1023 and max(data.asked) <= 1 << 20 and sum(data.asked) == data.size
+    assert next(rows) == {"x": [0.0] * 10_000} and data.count <= 1 << 20
+    assert sum(1 for _ in rows) == 1023 and data.most <= 1 << 20 and data.count == data.size
 
 
 @pytest.mark.slow
 def test_rows_of_many_columns_are_read_a_few_at_a_time() -> None:
     made = [vectors((5000, 25)) for _ in range(1000)]
     next(iter(table_of(5000, *(column._replace(name=b"%d" % n) for n, (_, column) in enumerate(made)))))
-    assert sum(sum(data.asked) for data, _ in made) <= 16 << 20
+    assert sum(data.count for data, _ in made) <= 16 << 20
 
 
 def test_only_the_shown_part_of_a_table_is_read() -> None:
@@ -228,7 +190,7 @@ def test_only_the_shown_part_of_a_table_is_read() -> None:
     ragged = contents.RaggedText(b"y", texts, Memory(offsets.tobytes()), "<i8", 9)
     page = table_of(9, column, Column(b"y", ragged))._repr_html_()
     assert page.count("<tr>") == 10 and page.count("[0.0, 0.0, ") == 9 and page.count("…") == 18
-    assert sum(data.asked) < 1 << 16 and sum(texts.asked) < 1 << 16
+    assert data.count < 1 << 16 and texts.count < 1 << 16
 
 
 def test_too_large_a_row_says_so() -> None:
@@ -237,7 +199,7 @@ def test_too_large_a_row_says_so() -> None:
         for use in (lambda: table_of(2, column)["x"], lambda: list(table_of(2, column))):  # noqa: B023
             with pytest.raises(TooLarge, match="too large to be a value in a list"):
                 use()
-        assert not data.asked
+        assert not data.ranges
 
 
 def test_a_damaged_table_is_shown_with_its_error() -> None:

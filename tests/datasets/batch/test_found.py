@@ -1,16 +1,27 @@
-"""Test the search for containers: its order, laziness, and selection by name in remote folders."""
+"""Test the search for containers, values exchanged with workers, whose size is bounded, and shards."""
 
 from __future__ import annotations
 
+import os
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from glassfs.cli.episodes import Rows
+from glassfs.cli.export import Exporting
+from glassfs.cli.exporting import ExportJob, Links
+from glassfs.cli.target import Existing
+from glassfs.cli.verify import Verification
 from glassfs.datasets.batch import found
+from glassfs.datasets.batch.contract import MOST_FAULTS, Problem, Problems
 from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.run import Shard
 from glassfs.errors import NotAllowed
-from glassfs.source import Entry, Kind
+from glassfs.source import Connection, Entry, Kind
 from glassfs.source.local import LocalStore
 
 
@@ -28,11 +39,13 @@ def keys(search: Search) -> list[str]:
     return [one.key for one in search.all() if not isinstance(one, Unlisted)]
 
 
-def test_paths_are_sorted_by_bytes(folder: Path) -> None:
+def test_paths_are_sorted_by_bytes_and_keys_independent_of_the_parent(folder: Path, tmp_path: Path) -> None:
     found = list(Search([str(folder)]).all())
     paths = [one.path for one in found if not isinstance(one, Unlisted)]
     assert paths == sorted(paths, key=str.encode)
     assert paths[0] == "100%25%0A.kas"
+    before = keys(Search([str(folder)]))
+    assert keys(Search([str(folder.rename(tmp_path / "moved"))])) == before
 
 
 def test_hits_have_names_paths_and_sizes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,11 +56,6 @@ def test_hits_have_names_paths_and_sizes(folder: Path, monkeypatch: pytest.Monke
     (named,) = Search(["data/a.kdb"]).all()
     assert not isinstance(named, Unlisted)
     assert (named.name, named.inner, named.is_named) == ("data/a.kdb", (), True) and named.path == named.key == "a.kdb"
-
-
-def test_keys_are_independent_of_the_parent_folder(folder: Path, tmp_path: Path) -> None:
-    before = keys(Search([str(folder)]))
-    assert keys(Search([str(folder.rename(tmp_path / "moved"))])) == before
 
 
 def test_has_all_includes_folders_and_links(folder: Path) -> None:
@@ -87,3 +95,51 @@ def test_folders_are_listed_lazily(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert len(listed) == 1
     list(everything)
     assert len(listed) == 6
+
+
+# Values exchanged with workers, and shards: each path is in exactly one.
+
+
+PATHS = st.lists(st.binary(min_size=1).map(os.fsdecode), unique=True)
+
+
+def test_only_the_first_faults_are_reported() -> None:
+    faults = Problems()
+    assert all(faults.add(Problem("/x", f"{number}")) for number in range(MOST_FAULTS))
+    assert (len(faults.all), faults.others) == (MOST_FAULTS, ())
+    assert not any(faults.add(Problem("/x", "more")) for _ in range(234))
+    assert [str(fault) for fault in faults.all[-2:]] == [f"/x: {MOST_FAULTS - 1}", "and 234 more"]
+    assert faults.all[-1:] == faults.others
+
+
+def test_work_is_pickled_with_its_connection() -> None:
+    connection = Connection(endpoint="http://127.0.0.1:9", key="known")
+    for work in (
+        Verification(connection, 2), Rows(connection, "csv", "success"),
+        Exporting(ExportJob("/a", "a", "/b", "b", Existing.RESUME, Links.KEEP, {"/": "/"}, "jsonl", connection)),
+    ):
+        found = pickle.loads(pickle.dumps(work))
+        assert found == work
+        assert (found.job if isinstance(found, Exporting) else found).connection.key == "known"
+
+
+@given(PATHS, st.integers(1, 50))
+def test_shards_are_a_partition(paths: list[str], parts: int) -> None:
+    shards = [Shard(number, parts) for number in range(parts)]
+    found = [[path for path in paths if shard.has(path)] for shard in shards]
+    assert sorted(path for some in found for path in some) == sorted(paths)
+
+
+def test_a_path_stays_in_its_shard_in_all_versions() -> None:
+    """Jobs of different versions of glassfs must agree on the shards."""
+    paths = ["a.kdb", "folder/b.kas", "\udcff.wshard", "ü/c.ikv"]
+    assert [next(n for n in range(7) if Shard(n, 7).has(path)) for path in paths] == [4, 4, 5, 0]
+
+
+@pytest.mark.parametrize("text", [
+    "", "1", "3/3", "-1/3", "1/0", "0/0", "a/3", "1/3/4", "1/ 3", "+1/3", "1/²", "1/9999999999",
+])
+def test_invalid_shards_are_refused(text: str) -> None:
+    assert Shard.parsed("11/12") == Shard(11, 12)
+    with pytest.raises(ValueError):
+        Shard.parsed(text)

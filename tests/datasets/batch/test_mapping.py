@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ class Inline(Workers):
 
 @pytest.mark.parametrize("is_ordered", [False, True])
 def test_each_item_is_processed_once(is_ordered: bool) -> None:
+    assert result(here(works.say, works.items(10))) == list(map(str, range(10))), "in this process"
     with Processes(2) as workers:
         found = result(Mapping(works.say, workers, is_ordered).all(works.items(500)))
     assert Counter(found) == Counter(map(str, range(500)))
@@ -55,17 +57,13 @@ def test_each_item_is_processed_once(is_ordered: bool) -> None:
     wait_until(lambda: not multiprocessing.active_children())
 
 
-def test_work_in_process_gives_the_same_results() -> None:
-    assert result(here(works.say, works.items(10))) == list(map(str, range(10)))
-    parts = [outcome.data[:2] for _, outcome in here(works.in_parts, works.items(4))]
-    assert parts == [(f"{number}", part) for number in range(4) for part in range(number + 1)]
-
-
 def test_parts_of_containers_arrive_in_order() -> None:
+    expected = [(f"{number}", part) for number in range(9) for part in range(number + 1)]
+    assert [outcome.data[:2] for _, outcome in here(works.in_parts, works.items(9))] == expected
     with Processes(2) as workers:
         dones = list(Mapping(works.in_parts, workers, is_ordered=True).all(works.items(9)))
-    assert [outcome.data[:2] for _, outcome in dones] == [(f"{n}", part) for n in range(9) for part in range(n + 1)]
-    assert [outcome.rest is None for _, outcome in dones] == [part == n for n in range(9) for part in range(n + 1)]
+    assert [outcome.data[:2] for _, outcome in dones] == expected
+    assert [outcome.rest is None for _, outcome in dones] == [name == f"{part}" for name, part in expected]
 
 
 def test_tasks_under_way_are_bounded() -> None:
@@ -88,7 +86,7 @@ def test_tasks_under_way_are_bounded() -> None:
 
 @pytest.mark.parametrize("is_ordered", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_worker_that_is_killed_loses_nothing(is_ordered: bool, tmp_path: Path) -> None:
-    work = works.DieOnce("150", str(tmp_path / "mark"))
+    work = partial(works.die_once, "150", str(tmp_path / "mark"))
     with Processes(2) as workers:
         found = result(Mapping(work, workers, is_ordered).all(works.items(300)))
     assert (tmp_path / "mark").exists()

@@ -1,4 +1,4 @@
-"""Test reports: complete lines, a single writer, and resuming after a killed program."""
+"""Reports and other files under names that users gave: complete lines, one writer, resuming after a killed program."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from glassfs import outputs
 from glassfs.datasets.batch.contract import BatchError
 from glassfs.datasets.batch.report import MOST_LINE_BYTES, Report
 from glassfs.errors import GlassfsError
@@ -31,22 +32,14 @@ def faults(report: Report, path: str, version: str = "1") -> int | None:
     return None if known is None else known.faults
 
 
-def test_a_line_is_written_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "report.jsonl"
-    with written(path) as report:
-        report.write("a.kdb", "1", [])
-        assert lines_of(path) == [{"path": "a.kdb", "version": "1", "ok": True, "faults": []}]
-        report.write("b.kdb", "2", ["/x: is wrong"])
-        assert lines_of(path)[1:] == [{"path": "b.kdb", "version": "2", "ok": False, "faults": ["/x: is wrong"]}]
-
-
 @pytest.mark.parametrize("name", HOSTILE)
-def test_any_name_is_one_ascii_line(name: str, tmp_path: Path) -> None:
+def test_any_name_is_one_ascii_line_written_at_once(name: str, tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
     with written(path) as report:
         report.write(name, name, [name])
+        assert lines_of(path) == [{"path": name, "version": name, "ok": False, "faults": [name]}]
         report.write("next", "1", [])
-    assert [line["path"] for line in lines_of(path)] == [name, "next"]
+        assert lines_of(path)[1:] == [{"path": "next", "version": "1", "ok": True, "faults": []}]
     assert path.read_bytes().isascii() and path.read_bytes().count(b"\n") == 2
     with written(path, is_resumed=True) as report:
         assert (faults(report, name, name), faults(report, name, "other"), faults(report, "next")) == (1, None, 0)
@@ -141,21 +134,16 @@ def test_report_of_another_user_is_continued(tmp_path: Path) -> None:
         assert len(report._known) == 1
 
 
-def test_an_existing_report_requires_resume(tmp_path: Path) -> None:
+def test_an_existing_report_requires_resume_of_the_same_command(tmp_path: Path) -> None:
     path = tmp_path / "report.jsonl"
+    path.touch()
     with written(path) as report:
         report.write("a", "1", [])
     with pytest.raises(BatchError, match=f"{path}: this report exists already; --resume continues it"):
         written(path)
+    with pytest.raises(BatchError, match="is a report of 'verify', not of 'export'"):
+        Report(str(path), "export", True)
     assert len(lines_of(path)) == 1
-
-
-def test_an_empty_file_is_a_valid_report(tmp_path: Path) -> None:
-    path = tmp_path / "report.jsonl"
-    path.touch()
-    for is_resumed in (False, True):
-        with written(path, is_resumed) as report:
-            assert not len(report._known)
 
 
 @pytest.mark.parametrize("content", [b"text", b"text\n", b'{"path": "a"}\n', b"[]\n{", b"\0" * 100, b'{"a": 1}\ntorn'])
@@ -183,22 +171,6 @@ def test_reports_work_on_file_systems_without_locks(tmp_path: Path, monkeypatch:
     assert len(lines_of(tmp_path / "report.jsonl")) == 1
 
 
-def test_a_report_that_cannot_be_created_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(GlassfsError, match=r"report\.jsonl: cannot be written: No such file or directory"):
-        written(tmp_path / "none" / "report.jsonl")
-    with pytest.raises(GlassfsError, match="Is a directory"):
-        written(tmp_path)
-
-
-def test_a_report_of_another_command_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "report.jsonl"
-    with written(path) as report:
-        report.write("a", "1", [])
-    with pytest.raises(BatchError, match="is a report of 'verify', not of 'export'"):
-        Report(str(path), "export", True)
-    assert len(lines_of(path)) == 1
-
-
 def test_paths_are_recognized_however_they_are_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "report.jsonl"
@@ -210,3 +182,67 @@ def test_paths_are_recognized_however_they_are_typed(tmp_path: Path, monkeypatch
         others = ["data/b.kdb", "a/../data/a.kdb", "s3:/bucket/a.kdb", "/data/a.kdb"]
         assert [faults(report, name) for name in (*same, "s3://bucket/a.kdb")] == [0] * 6
         assert [faults(report, name) for name in others] == [None] * 4
+
+
+# When something else has the name of a file.
+
+
+def test_missing_file_is_created_and_an_existing_one_is_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    for expected in (b"a", b"aa"):
+        descriptor = outputs.opened(str(path), 0o640)
+        os.write(descriptor, b"a")
+        os.close(descriptor)
+        assert path.read_bytes() == expected
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_name_is_looked_up_in_the_open_folder(tmp_path: Path) -> None:
+    folder = os.open(tmp_path, os.O_RDONLY)
+    descriptor = outputs.opened("log", folder=folder)
+    assert outputs.is_at(descriptor, "log", folder)
+    (tmp_path / "log").rename(tmp_path / "other")
+    assert not outputs.is_at(descriptor, "log", folder)
+    (tmp_path / "log").write_text("another file")
+    assert not outputs.is_at(descriptor, "log", folder)
+    os.close(descriptor)
+    os.close(folder)
+
+
+@pytest.mark.parametrize(("kind", "reason"), [
+    ("link", "is a symbolic link"), ("dangling link", "is a symbolic link"), ("hard link", "hard links"),
+    ("fifo", "is not a regular file"), ("device", "is not a regular file"), ("folder", "Is a directory"),
+    ("of another user", "belongs to another user"),
+])
+def test_other_files_stay_as_they_are(tmp_path: Path, kind: str, reason: str) -> None:
+    if kind in ("device", "of another user") and os.geteuid() != 0:
+        pytest.skip("only root can make it")
+    path, victim = tmp_path / "log", tmp_path / "victim"
+    victim.write_text("mine")
+    match kind:
+        case "link":
+            path.symlink_to(victim)
+        case "dangling link":
+            path.symlink_to(tmp_path / "none")
+        case "hard link":
+            path.hardlink_to(victim)
+        case "fifo":
+            os.mkfifo(path)
+        case "device":
+            os.mknod(path, 0o020666, os.makedev(1, 3))
+        case "folder":
+            path.mkdir()
+        case "of another user":
+            path.write_text("mine")
+            os.chown(path, 12345, 12345)
+    with pytest.raises(OSError, match=reason):
+        outputs.opened(str(path))
+    assert sorted(os.listdir(tmp_path)) == ["log", "victim"] and victim.read_text() == "mine"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of root")
+def test_users_may_append_to_files_of_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An administrator may prepare a log for a service that has a user of its own."""
+    (tmp_path / "log").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    os.close(outputs.opened(str(tmp_path / "log")))

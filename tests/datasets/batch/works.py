@@ -8,8 +8,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
@@ -39,22 +38,15 @@ def die_of_some() -> AbstractContextManager[OutcomeOf]:
     return nullcontext(lambda one: os.kill(os.getpid(), signal.SIGKILL) if one.name.endswith("7") else named(one))
 
 
-@dataclass(frozen=True)
-class DieOnce:
+def die_once(name: str, mark: str) -> AbstractContextManager[OutcomeOf]:
     """Kill the first worker that gets the container ``name``, after creating the file ``mark``."""
-
-    name: str
-    mark: str
-
-    @contextmanager
-    def __call__(self) -> Iterator[OutcomeOf]:
-        yield self._outcome
-
-    def _outcome(self, one: SearchHit) -> Outcome:
-        if one.name == self.name and not os.path.exists(self.mark):
-            with open(self.mark, "wb"):
+    def outcome(one: SearchHit) -> Outcome:
+        if one.name == name and not os.path.exists(mark):
+            with open(mark, "wb"):
                 os.kill(os.getpid(), signal.SIGKILL)
         return named(one)
+
+    return nullcontext(outcome)
 
 
 def in_parts() -> AbstractContextManager[OutcomeOf]:

@@ -1,1 +1,0 @@
-"""As in PyTorch."""
