@@ -42,12 +42,18 @@ class SshServer(FsspecServer):
         return options | extra
 
     def connect(self) -> Any:
-        from glassfs.source.remote.ssh import SftpSession
+        from glassfs.source.remote.ssh import connected
 
-        return SftpSession(**self._options)
+        return connected(**self._options)
 
     def disconnect(self, system: Any) -> None:
-        system.close()
+        system.client.close()
+
+    def drop_caches(self, system: Any) -> None:
+        """There are none."""
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        return system.read_range(key, offset, size)
 
 
 class FtpServer(FsspecServer):
