@@ -16,7 +16,7 @@ from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Refused, TooLar
 from glassfs.settings import settings
 from glassfs.source import Kind, Store
 from glassfs.source.remote import pages as parser
-from glassfs.source.remote import probes, web
+from glassfs.source.remote import web
 from tests.remote import pages, servers
 from tests.remote.faults import Drip, Redirect, Status, for_each
 from tests.remote.http_server import HttpServer
@@ -232,7 +232,7 @@ def test_endless_page_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             yield b"<p>and so on</p>" * 1000
 
-    monkeypatch.setattr(probes, "MOST_BYTES", 1 << 18)
+    monkeypatch.setattr(web, "MOST_BYTES", 1 << 18)
     with HttpServer(lambda request: Reply(405) if request.method == "PROPFIND" else Reply(
         200, [("Content-Type", "text/html")], endless(),
     )) as server, pytest.raises(TooLarge):

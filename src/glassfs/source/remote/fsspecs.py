@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from glassfs.errors import Changed, DeviceFailed, NotFound, Refused
 from glassfs.names import raw
@@ -24,11 +24,9 @@ from glassfs.source.remote.answers import Unbelievable, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
-from glassfs.source.remote.retrying import BlockingCalls, Call, Retryable, RetryingServer
-from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed
+from glassfs.source.remote.retrying import BlockingCalls, Result, Retryable
+from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed, Server
 from glassfs.source.remote.url import ALIASES, KNOWN, Url
-
-Result = TypeVar("Result")
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
 NO_SERVERS = frozenset((
@@ -41,7 +39,7 @@ LOGINS = ("ftp", "sftp", "smb", "ssh")
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 
 
-class FsspecServer(RetryingServer):
+class FsspecServer(Server):
     """The objects of a URL's file system. Subclasses are for file systems that need more than fsspec's contract.
 
     Making one touches no network. Raises Refused for protocols without a server and for missing packages.
@@ -87,10 +85,10 @@ class FsspecServer(RetryingServer):
             self._disconnect(system)
 
     async def _list(self, path: Path) -> Sequence[Listed]:
-        def work(system: Any, call: Call) -> Sequence[Listed]:
+        def work(system: Any, abandoned: threading.Event) -> Sequence[Listed]:
             found: dict[str, Listed] = {}
             for count, listed in enumerate(self.entries(system, path)):
-                if count >= MOST_NAMES or call.is_abandoned:
+                if count >= MOST_NAMES or abandoned.is_set():
                     raise Unbelievable("its listing does not end")
                 if listed is not None:
                     found.setdefault(listed.name, listed)
@@ -99,7 +97,7 @@ class FsspecServer(RetryingServer):
         return await self._run(path, work)
 
     async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
-        def work(system: Any, call: Call) -> tuple[Facts, bytes] | None:
+        def work(system: Any, abandoned: threading.Event) -> tuple[Facts, bytes] | None:
             key = self.pinned(system, self.key(path))
             facts = facts_of(self.info(system, key))
             if facts is None:
@@ -114,7 +112,7 @@ class FsspecServer(RetryingServer):
         return await self._run(path, work)
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        def work(system: Any, call: Call) -> bytes:
+        def work(system: Any, abandoned: threading.Event) -> bytes:
             return self._part(system, self.pinned(system, self.key(path)), offset, size, facts)
 
         return await self._run(path, work)
@@ -132,23 +130,23 @@ class FsspecServer(RetryingServer):
             raise DeviceFailed(f"the server sends {len(data)} bytes instead of {size}")
         return bytes(data)
 
-    async def _run(self, path: Path, work: Callable[[Any, Call], Result]) -> Result:
+    async def _run(self, path: Path, work: Callable[[Any, threading.Event], Result]) -> Result:
         """Return what ``work`` does on a thread with a connected file system. Raises GlassfsError or Retryable."""
         shown = self.shown(path)
 
-        def run(call: Call) -> Result:
+        def run(abandoned: threading.Event) -> Result:
             system, is_sound = None, False
             try:
                 system = self._taken()
-                found = work(system, call)
-                is_sound = not call.is_abandoned
+                found = work(system, abandoned)
+                is_sound = not abandoned.is_set()
                 return found
             except Retryable as error:
                 raise Retryable(error.error.at(shown)) from None
             except BaseException as error:
                 failed = translated(error, shown)
                 # After any error but an answer of the server the state of the connection is unknown.
-                is_sound = isinstance(failed, (NotFound, Changed)) and not call.is_abandoned
+                is_sound = isinstance(failed, (NotFound, Changed)) and not abandoned.is_set()
                 raise (Retryable(failed) if is_retryable(error) else failed) from None
             finally:
                 if system is not None and is_sound:

@@ -13,13 +13,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequ
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Retryable, RetryingServer
-from glassfs.source.remote.server import NO_HOST, SECOND, Facts, Listed
+from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Result, Retryable
+from glassfs.source.remote.server import NO_HOST, SECOND, Facts, Listed, Server
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ _CAUSES = (
     ("kind: Interrupted", "the connection ended in the middle of an answer"),
     ("redirect", ENDLESS),
 )
-Result = TypeVar("Result")
 ListPages = Callable[[Path, str], Coroutine[Any, Any, list[Listed]]]
 
 
@@ -69,7 +68,7 @@ class _Unlistable(Exception):
     """obstore cannot list a folder."""
 
 
-class ObjectServer(RetryingServer):
+class ObjectServer(Server):
     """``store`` is an obstore store; ``library`` is the obstore package that it is of.
 
     ``host`` is asked, or else the one in the name. ``list_pages`` is another way to list folders, if there is one.
@@ -121,8 +120,8 @@ class ObjectServer(RetryingServer):
             self._listed_by_page.add(path)
         return await self._list_pages(path, self.shown(path))  # type: ignore[misc]  # not None here
 
-    async def _safely(self, path: Path, attempt: Attempt[Result]) -> Result:
-        return await super()._safely(path, lambda: self._translated(path, attempt()))
+    async def _retried(self, path: Path, attempt: Attempt[Result]) -> Result:
+        return await super()._retried(path, lambda: self._translated(path, attempt()))
 
     async def _list_at_once(self, path: Path) -> Sequence[Listed]:
         try:

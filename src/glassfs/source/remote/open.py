@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
-from hashlib import blake2b
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused
 from glassfs.forks import PerProcess
-from glassfs.names import raw
 from glassfs.source.contract import ByteCache, Named
 from glassfs.source.remote import s3_listing
 from glassfs.source.remote.blocks import RemoteBlocks
@@ -21,7 +18,6 @@ from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.objects import ListPages, ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
-from glassfs.source.remote.probes import explained, target_of
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.store import RemoteStore
@@ -97,7 +93,7 @@ def server_of(url: Url, connection: Connection) -> Server:
     if url.scheme in _BUCKETS:
         return bucket_of(url, connection, ObjectServer)
     _demand_no_password(url)
-    return _web(url, connection)
+    return WebServer(url, connection)
 
 
 def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnyServer:
@@ -253,52 +249,3 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
 
 
 _BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any]], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}
-
-
-def _web(url: Url, connection: Connection) -> WebServer:
-    """Return a server of its own for each host and query: a signature in a query is for one object."""
-    library = obstore(url.shown)
-    from obstore.store import HTTPStore
-
-    options = ObjectServer.options(connection.timeout)
-    options["client_options"]["allow_http"] = url.scheme == "http"
-    authorization = _authorization(url, connection)
-    if authorization:
-        options["client_options"]["default_headers"] = {"Authorization": authorization}
-    base = f"{url.scheme}://{url.host}"
-    try:
-        store = HTTPStore.from_url(f"{base}/?{url.query}" if url.query else base, **options)
-    except Exception:
-        raise Refused("is not the URL of a server", url.shown) from None
-    identity = base
-    if url.query:
-        try:
-            target = target_of(url, authorization, connection.timeout)
-        except DeviceFailed as error:
-            raise explained(url, error) from None
-        if target is not None:
-            raise Refused(
-                "redirects, and the next host would learn its query; name it without the query, or name the final URL",
-                url.shown,
-            )
-        identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
-    return WebServer(url, authorization, identity, store, library, connection.timeout)
-
-
-def _authorization(url: Url, connection: Connection) -> str:
-    """Return the Authorization header: of the connection's credentials, or of those in ~/.netrc, or ""."""
-    from netrc import NetrcParseError, netrc
-
-    if connection.token:
-        return f"Bearer {connection.token}"
-    user, password = connection.key, connection.secret
-    if not user and not connection.anonymous:
-        try:
-            found = netrc(os.environ.get("NETRC") or None).authenticators(url.host.rpartition(":")[0] or url.host)
-        except (OSError, NetrcParseError):
-            found = None
-        if found is not None:
-            user, password = found[0], found[2] or ""
-    if not user:
-        return ""
-    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"

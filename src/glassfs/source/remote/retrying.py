@@ -1,4 +1,4 @@
-"""Servers whose requests are coroutines on an event loop, retried until the time is up. Any thread.
+"""Requests to servers as coroutines on an event loop, retried until the time is up. Any thread.
 
 The loop has a thread of its own, one per process: requests need no thread each, and can be canceled at any moment. It
 ends before Python does. Until 3.13 Python ends every thread that returns to it during finalization; ending a thread of
@@ -12,8 +12,7 @@ import atexit
 import random
 import threading
 import time
-from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Any, TypeVar
@@ -22,8 +21,6 @@ from glassfs import threads, work
 from glassfs.errors import DeviceFailed, GlassfsError
 from glassfs.forks import PerProcess, generation
 from glassfs.settings import settings
-from glassfs.source.contract import Path
-from glassfs.source.remote.server import Facts, Listed, Server
 from glassfs.threads import DaemonPool
 
 ATTEMPTS = 6
@@ -43,37 +40,9 @@ class Retryable(Exception):
         self.error = error
 
 
-class RetryingServer(Server):
-    """Subclasses make single attempts, which raise GlassfsError or Retryable."""
-
-    def list(self, path: Path) -> Sequence[Listed]:
-        return result_of(self._safely(path, lambda: self._list(path)), self.timeout, self.shown(path))
-
-    def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
-        return result_of(self._safely(path, lambda: self._begin(path, size, known)), self.timeout, self.shown(path))
-
-    def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
-        return _start(self._safely(path, lambda: self._read(path, offset, size, facts)))
-
-    async def _safely(self, path: Path, attempt: Attempt[Result]) -> Result:
-        return await retried(attempt, self.timeout, self.shown(path))
-
-    @abstractmethod
-    async def _list(self, path: Path) -> Sequence[Listed]:
-        """See ``list``."""
-
-    @abstractmethod
-    async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
-        """See ``begin``."""
-
-    @abstractmethod
-    async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        """See ``fetch``."""
-
-
 def result_of(coroutine: Coroutine[Any, Any, Result], timeout: float, shown: str) -> Result:
     """Return the result of a coroutine that ends by itself within ``timeout``, for a thread that waits."""
-    future = _start(coroutine)
+    future = start(coroutine)
     try:
         if work.is_done(future, timeout + settings.server_grace):
             return future.result()
@@ -106,7 +75,7 @@ def _timed_out(timeout: float, shown: str) -> DeviceFailed:
     return DeviceFailed(f"no answer within {timeout:g} seconds", shown)
 
 
-def _start(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
+def start(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
     """Run a coroutine on the loop. Cancelling the future cancels the coroutine."""
     return asyncio.run_coroutine_threadsafe(coroutine, _loop.get())
 
@@ -138,35 +107,29 @@ def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, made_in
 _loop: PerProcess[asyncio.AbstractEventLoop] = PerProcess(_make_loop)
 
 
-class Call:
-    """One call on a thread of ``BlockingCalls``. ``is_abandoned`` once its caller has stopped waiting for it."""
-
-    is_abandoned = False
-
-
 class BlockingCalls:
     """Calls that block, each on a daemon thread, for coroutines that may stop waiting at any moment.
 
-    Cancelling the coroutine abandons the call: its thread ends when the call returns. While too many abandoned calls
-    hang, further ones are refused with DeviceFailed.
+    Cancelling the coroutine sets the event that the call gets: its thread ends when the call returns. While too many
+    such calls hang, further ones are refused with DeviceFailed.
     """
 
     def __init__(self, name: str, most: int) -> None:
         self._pool = DaemonPool(name, most)
         self._hanging: set[Future[Any]] = set()
 
-    async def run(self, work: Callable[[Call], Result]) -> Result:
+    async def run(self, work: Callable[[threading.Event], Result]) -> Result:
         """Return or raise what ``work`` does. Raises Unavailable without threads."""
         if len(self._hanging) >= MOST_HANGING:
             raise DeviceFailed("does not answer")
         # A thread cannot be ended from outside. So a call whose caller has stopped waiting keeps its thread, and
         # another thread takes its place, up to a number of threads that a machine can bear.
-        call = Call()
-        future = self._pool.submit(partial(work, call))
+        abandoned = threading.Event()
+        future = self._pool.submit(partial(work, abandoned))
         try:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            call.is_abandoned = True
+            abandoned.set()
             if not future.cancel():
                 self._hanging.add(future)
                 future.add_done_callback(self._hanging.discard)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from threading import Event
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -18,7 +19,7 @@ from glassfs.forks import PerProcess
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import CODE, believable_facts
 from glassfs.source.remote.obstore_module import not_installed
-from glassfs.source.remote.retrying import Call, calls
+from glassfs.source.remote.retrying import calls
 from glassfs.source.remote.server import MOST_NAMES, Listed, is_name
 
 MOST_BYTES = 64 << 20
@@ -32,7 +33,7 @@ async def entries(bucket: str, client: PerProcess[Any], path: Path, shown: str) 
     return await calls.get().run(partial(_list, bucket, client, path, shown))
 
 
-def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, call: Call) -> list[Listed]:
+def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, abandoned: Event) -> list[Listed]:
     try:
         from botocore.exceptions import BotoCoreError, ClientError
     except ImportError:
@@ -42,7 +43,7 @@ def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, call: Ca
     size = 0
     request = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/", "EncodingType": "url"}
     try:
-        while not call.is_abandoned:
+        while not abandoned.is_set():
             page = client.get().list_objects_v2(**request)
             for listed in _listed_on(page, prefix):
                 size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)

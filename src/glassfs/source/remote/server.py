@@ -9,13 +9,13 @@ answer, or answers nonsense. No message contains a secret.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
 from glassfs.errors import GlassfsError
 from glassfs.source.contract import Path
+from glassfs.source.remote.retrying import Attempt, Result, result_of, retried, start
 
 SECOND = 10**9
 """In nanoseconds."""
@@ -76,8 +76,8 @@ def is_name(name: str) -> bool:
 NO_NAME = "object name: no file can have a name that is empty, . or .., or contains a zero byte"
 
 
-class Server(ABC):
-    """Objects under paths.
+class Server:
+    """Objects under paths. Subclasses make single attempts, which raise GlassfsError or Retryable.
 
     ``name`` is the root without secrets and without a slash at the end. ``identity`` tells the server from all others;
     it contains no secret either. ``timeout`` is in seconds. ``has_lasting_versions`` if ETags are never used again.
@@ -92,12 +92,12 @@ class Server(ABC):
         """Return the URL of an object, without secrets."""
         return "/".join((self.name, *path))
 
-    @abstractmethod
     def list(self, path: Path) -> Sequence[Listed]:
         """Return the contents of a folder in any order.
 
         Raises NotFound for a missing folder, or returns nothing if the server cannot tell it from an empty one.
         """
+        return result_of(self._retried(path, lambda: self._list(path)), self.timeout, self.shown(path))
 
     def is_folder(self, path: Path) -> bool:
         """Return whether the server says so, without a listing; False if it does not say."""
@@ -107,17 +107,29 @@ class Server(ABC):
         """Return the error of the first request, with its cause if that can be found out. May take a few seconds."""
         return error
 
-    @abstractmethod
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
         """Return an object's facts and up to ``size`` of its first bytes, in one request; None if they equal ``known``.
         """
+        return result_of(self._retried(path, lambda: self._begin(path, size, known)), self.timeout, self.shown(path))
 
-    @abstractmethod
     def fetch(self, path: Path, offset: int, size: int, facts: Facts) -> Future[bytes]:
         """Start to read bytes of an object in that version; all of them lie inside it.
 
         The result has exactly ``size`` bytes. Cancelling the future cancels the request.
         """
+        return start(self._retried(path, lambda: self._read(path, offset, size, facts)))
 
-    def close(self) -> None:  # noqa: B027
+    def close(self) -> None:
         """Close connections that do not close by themselves; later requests make new ones."""
+
+    async def _retried(self, path: Path, attempt: Attempt[Result]) -> Result:
+        return await retried(attempt, self.timeout, self.shown(path))
+
+    async def _list(self, path: Path) -> Sequence[Listed]:
+        raise NotImplementedError
+
+    async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
+        raise NotImplementedError
+
+    async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
+        raise NotImplementedError
