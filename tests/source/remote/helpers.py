@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import random
 
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.fsspecs import FsspecServer
 from glassfs.source.remote.protocols import SERVERS
 from glassfs.source.remote.server import Facts, is_name
-from glassfs.source.remote.url import parsed
+from glassfs.source.remote.url import Connection, parsed
 
 PATIENT = Connection(timeout=60)
 

@@ -13,6 +13,7 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, Unav
 from glassfs.settings import settings
 from glassfs.source.remote.blocks import RemoteBlocks
 from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.server import Facts
 from tests.source.remote.counting import (
     PAGE,
     PATH,
@@ -193,6 +194,9 @@ class Disk(DiskCache):
     def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         wait_for(self.wait)
         self.kept[object_key, validator, number, len(data)] = bytes(data)
+
+    def note_facts(self, object_key: str, facts: Facts) -> None:
+        """Facts are not kept."""
 
 
 def test_fetched_pages_are_on_disk_for_the_next_process(server: CountingServer) -> None:

@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.settings import settings
 from glassfs.source.remote import fsspecs, retrying
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.retrying import ATTEMPTS, MOST_HANGING
 from glassfs.source.remote.server import NO_NAME, Facts, is_name
-from glassfs.source.remote.url import parsed
+from glassfs.source.remote.url import Connection, parsed
 from tests.conftest import Scale
 from tests.source.remote.helpers import check_reads, listed, server
 from tests.source.remote.hostile import FAULTS, Hostile

@@ -15,8 +15,8 @@ import pytest
 
 from glassfs import threads
 from glassfs.errors import Changed, DeviceFailed, NotAllowed, NotFound
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Facts
+from glassfs.source.remote.url import Connection
 from tests.conftest import Scale
 from tests.optional import package
 from tests.remote import servers

@@ -67,8 +67,14 @@ class RemoteBlocks:
         self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
         self._writer = ThreadPoolExecutor(1, "glassfs-writer")
 
+    def stored_facts(self, server: Server, path: Path) -> Facts | None:
+        """Return the last facts of an object by the disk cache, which the server has to confirm."""
+        return None if self._disk is None else self._disk.facts(key_of(server, path))
+
     def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
-        """Cache the first bytes of an object, which came with its facts, if they fill a block."""
+        """Cache an object's facts, and its first bytes, which came with them, if these fill a block."""
+        if self._disk is not None:
+            self._disk.note_facts(key_of(server, path), facts)
         version, size = version_of(server, path, facts), min(BLOCK, facts.size)
         if 0 < size <= len(data) and self._cache.known((version, 0)) is None:
             self._cache.add((version, 0), data[:size])

@@ -22,11 +22,10 @@ from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.answers import Unbelievable, is_retryable, translated
 from glassfs.source.remote.answers import facts as facts_of
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import BlockingCalls, Result, Retryable
 from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed, Server
-from glassfs.source.remote.url import ALIASES, KNOWN, Url
+from glassfs.source.remote.url import ALIASES, KNOWN, Connection, Url
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
 NO_SERVERS = frozenset((

@@ -14,14 +14,13 @@ from glassfs.forks import PerProcess
 from glassfs.source.contract import ByteCache, Named
 from glassfs.source.remote import s3_listing
 from glassfs.source.remote.blocks import RemoteBlocks
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.objects import ListPages, ObjectServer
 from glassfs.source.remote.obstore_module import not_installed, obstore
 from glassfs.source.remote.retrying import SILENCE_PARTS
 from glassfs.source.remote.server import Server
 from glassfs.source.remote.store import RemoteStore
-from glassfs.source.remote.url import WEB, Url, parsed
+from glassfs.source.remote.url import WEB, Connection, Url, parsed
 from glassfs.source.remote.web import WebServer
 
 DEFAULT_REGION = "us-east-1"
@@ -44,9 +43,8 @@ def located(
     ``is_file`` returns for a name whether an object is more likely than a folder. Raises NotFound and others.
     """
     disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
-    blocks = RemoteBlocks(cached, disk)
     servers: dict[tuple[str, str, str], Server] = {}
-    store = cache(partial(RemoteStore, connection=connection, blocks=blocks, disk=disk))
+    store = cache(partial(RemoteStore, connection=connection, blocks=RemoteBlocks(cached, disk)))
 
     def named(url: Url) -> Named:
         key = url.scheme, f"{url.userinfo}@{url.host}", url.query

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 from glassfs.errors import Refused
 from glassfs.lru import LRU
 from glassfs.settings import settings
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.fsspecs import FsspecServer
-from glassfs.source.remote.url import Url
+from glassfs.source.remote.url import Connection, Url
 
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 """A host that cannot be an option or several words in a command of ``~/.ssh/config``."""

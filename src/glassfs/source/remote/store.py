@@ -22,11 +22,10 @@ from typing import NamedTuple
 from glassfs.errors import DeviceFailed, NotADirectory, NotFound, TooLarge
 from glassfs.lru import LRU
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
-from glassfs.source.remote.blocks import RemoteBlocks, RemoteSource, key_of, version_of
+from glassfs.source.remote.blocks import RemoteBlocks, RemoteSource, version_of
 from glassfs.source.remote.cached import CachedValue, Loads, Value
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Server, is_name
+from glassfs.source.remote.url import Connection
 
 FIRST_BYTES = 256 << 10
 """Size of the first request for an object that was named by its own URL."""
@@ -46,19 +45,17 @@ class _Listing(NamedTuple):
 class RemoteStore(Store):
     """The objects below ``root`` on a server. Unless it ``has_folders``, objects are requested one by one.
 
-    ``blocks`` has their bytes. ``disk`` remembers facts of objects, if there is one.
+    ``blocks`` has their bytes.
     """
 
     is_remote = True
 
     def __init__(
         self, server: Server, root: Path, connection: Connection, blocks: RemoteBlocks, has_folders: bool,
-        disk: DiskCache | None = None,
     ) -> None:
         self.has_lasting_versions = server.has_lasting_versions
         self._server = server
         self._blocks = blocks
-        self._disk = disk
         self._root = root
         self._has_folders = has_folders
         self._poll = connection.poll
@@ -134,6 +131,7 @@ class RemoteStore(Store):
         self._server.close()
 
     def _undoubted(self, path: Path, cached: CachedValue[Value]) -> Value:
+        # Only the lookups of this object wait: a silent server delays none of its neighbors.
         doubted_at = self._doubts.peek(path)
         if doubted_at is None:
             return cached.peek()
@@ -175,15 +173,12 @@ class RemoteStore(Store):
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)
-        key = key_of(self._server, full_path)
-        known = previous if previous or self._disk is None else self._disk.facts(key)
+        known = previous or self._blocks.stored_facts(self._server, full_path)
         answer = self._server.begin(full_path, FIRST_BYTES, known)
         if answer is None:
             assert known is not None
             return known
         facts, head = answer
-        if self._disk is not None:
-            self._disk.note_facts(key, facts)
         self._blocks.put_head(self._server, full_path, facts, head)
         return facts
 

@@ -33,13 +33,12 @@ from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.objects import LASTING, NO_RANGES, NO_WEBDAV, UNTRUSTED, NoRanges, ObjectServer, facts_of
 from glassfs.source.remote.obstore_module import obstore
 from glassfs.source.remote.pages import rows_of
 from glassfs.source.remote.retrying import SILENCE_PARTS, Result, Retryable, calls, result_of, retried
 from glassfs.source.remote.server import SECOND, Facts, Listed
-from glassfs.source.remote.url import Url
+from glassfs.source.remote.url import Connection, Url
 
 NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
 TLS = "the server speaks TLS on this port: write https:// instead of http://"
