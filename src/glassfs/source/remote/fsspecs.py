@@ -3,28 +3,32 @@
 fsspec file systems may block, hang, raise anything and return anything. Each connected one is therefore used by one
 call at a time, on a daemon thread that is abandoned after the timeout (``retrying.BlockingCalls``), and replaced after
 an error. fsspec's caches of instances, listings and bytes are bypassed; types and lengths of answers are checked. A
-read does not report its version, so the object's facts are compared after it. Any thread, in the process that made the
+read does not report its version, so the object's facts are compared after it. Messages name exceptions and their codes
+and never quote their texts, in which a server may repeat what it was sent. Any thread, in the process that made the
 server.
 """
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
+from socket import gaierror
 from typing import Any
 
-from glassfs.errors import Changed, DeviceFailed, NotFound, Refused
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, Unavailable
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.answers import Unbelievable, is_retryable, translated
-from glassfs.source.remote.answers import facts as facts_of
 from glassfs.source.remote.obstore_module import not_installed
 from glassfs.source.remote.retrying import BlockingCalls, Result, Retryable
-from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed, Server
+from glassfs.source.remote.server import MOST_NAMES, NO_HOST, NO_NAME, Facts, Listed, Server
 from glassfs.source.remote.url import ALIASES, KNOWN, Connection, Url
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
@@ -36,6 +40,25 @@ NO_SERVERS = frozenset((
 LOGINS = ("ftp", "sftp", "smb", "ssh")
 """Protocols where each connection is a login; servers limit their number."""
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
+# Keys of ``info`` that distinguish versions, best first.
+_VERSIONS = (
+    "ETag", "etag", "e_tag", "generation", "version_id", "VersionId", "blob_id", "xet_hash", "sha", "oid", "md5Hash",
+    "checksum",
+)
+_NO_VERSIONS = ("", "null", "None", "none")
+_TIMES = (
+    "mtime", "LastModified", "last_modified", "Last-Modified", "modified", "updated", "modificationTime", "modify",
+    "created",
+)
+_MISSING = (404, 410)
+_DENIED = (401, 403, 407)
+_FTP_CODE = re.compile(r"(\d{3})[ -]")
+_FTP_DENIED = ("331", "332", "530", "532", "534")
+_DIGITS = re.compile(r"^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)")
+
+
+class Unbelievable(DeviceFailed):
+    """A file system reports something impossible; asking again does not help."""
 
 
 class FsspecServer(Server):
@@ -289,3 +312,95 @@ def _name_in(folder: str, full_name: str, is_folder: bool) -> str:
     if slash and (above.count("/"), bool(above)) != (folder.count("/"), bool(folder)):
         return ""
     return name
+
+
+def facts_of(info: Any) -> Facts | None:
+    """Return the facts in an ``info`` dictionary; None for a folder. Raises Unbelievable."""
+    if not isinstance(info, Mapping):
+        raise Unbelievable("its file system does not report what it is")
+    kind = info.get("type")
+    if kind == "directory":
+        return None
+    if kind not in ("file", None):
+        raise Unbelievable("is neither a file nor a folder")
+    size = info.get("size")
+    found = Facts(size, _etag(info), _mtime_ns(info)) if type(size) is int else None
+    if found is None or not found.is_possible:
+        raise Unbelievable("its file system reports no valid size")
+    return found
+
+
+def _etag(info: Mapping[Any, Any]) -> str:
+    for name in _VERSIONS:
+        value = info.get(name)
+        if type(value) in (str, int) and (text := str(value).strip()) not in _NO_VERSIONS and len(text) <= 1024:
+            return text
+    return ""
+
+
+def _mtime_ns(info: Mapping[Any, Any]) -> int:
+    """Return the time in nanoseconds since 1970; 0 if there is none after that."""
+    for name in _TIMES:
+        value: Any = info.get(name)
+        if isinstance(value, str):  # in ISO 8601, or in digits only, as in the listings of FTP
+            text = _DIGITS.sub(r"\1-\2-\3T\4:\5:\6", value.strip()[:64]).replace("Z", "+00:00")
+            with suppress(ValueError):
+                value = datetime.fromisoformat(text)
+        if isinstance(value, datetime):
+            with suppress(OverflowError, ValueError):
+                value = (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
+        if type(value) in (int, float) and 0 < value < 1e14:
+            # Large numbers are milliseconds. A float has no more than microseconds of today's time.
+            seconds: float = value / 1000 if value >= 1e11 else value
+            return round(seconds * 10**6) * 1000
+    return 0
+
+
+def translated(error: BaseException, shown: str) -> GlassfsError:
+    """Return the GlassfsError for an exception of a file system; messages call the object ``shown``."""
+    if isinstance(error, GlassfsError):
+        return error if error.source else error.at(shown)
+    status = _http_status(error)
+    code = _ftp_code(error)
+    number = getattr(error, "errno", None)
+    detail = f"HTTP {status}" if status else code
+    if isinstance(number, int) and number in errno.errorcode:
+        detail = os.strerror(number)
+    text = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
+    if isinstance(error, FileNotFoundError) or status in _MISSING or code == "550":
+        return NotFound("does not exist", shown)
+    if isinstance(error, (IsADirectoryError, NotADirectoryError)):
+        return NotFound("is a folder where a file is expected, or a file where a folder is", shown)
+    if isinstance(error, PermissionError) or status in _DENIED or code in _FTP_DENIED:
+        return NotAllowed(f"access denied: {text}", shown)
+    if status == 412:
+        return Changed("has been replaced by another object", shown)
+    if isinstance(error, gaierror):
+        return DeviceFailed(NO_HOST, shown)
+    if isinstance(error, MemoryError) or number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return Unavailable(f"no descriptors or no memory left: {text}", shown)
+    return DeviceFailed(text, shown)
+
+
+def is_retryable(error: BaseException) -> bool:
+    """Return whether another attempt on a new connection may succeed."""
+    if isinstance(error, GlassfsError):
+        return isinstance(error, DeviceFailed) and not isinstance(error, Unbelievable)
+    if isinstance(error, (TypeError, ValueError, LookupError, AttributeError, NotImplementedError, MemoryError)):
+        return False
+    return isinstance(error, Exception) and isinstance(translated(error, ""), DeviceFailed)
+
+
+def _http_status(error: BaseException) -> int | None:
+    """Return the HTTP status that an exception reports, under any of the names that libraries use."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status", "status_code", "code"):
+            status = getattr(holder, name, None)
+            if type(status) is int:
+                return status
+    return None
+
+
+def _ftp_code(error: BaseException) -> str:
+    found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
+    return found[1] if found else ""

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any
@@ -194,30 +193,17 @@ class ObjectServer(Server):
         # A server without ranges sends what comes before and after as well. The first is skipped, and the connection is
         # given up before the second. If nothing should come after, a longer body is an error.
         pieces, rest, skip = [], end - start, start - first
-        async with aclosing(self._pieces(result, end - first)) as body:
-            async for piece in body:
-                piece, skip = piece[skip:], max(0, skip - len(piece))
-                pieces.append(piece[:rest] if last > end else piece)
-                rest -= len(piece)
-                if rest < 0 or (not rest and last > end):
-                    break
+        async for part in result.stream(min_chunk_size=max(1, min(end - first, 1 << 20))):
+            piece, skip = bytes(part)[skip:], max(0, skip - len(part))
+            pieces.append(piece[:rest] if last > end else piece)
+            rest -= len(piece)
+            if rest < 0 or (not rest and last > end):
+                break
         # obstore does not repeat a request whose body breaks off, as it has returned the answer by then.
         if rest > 0 or (rest and last == end):
             word = "more" if rest < 0 else "fewer"
             raise Retryable(DeviceFailed(f"the server sends {word} than the {end - start} bytes that it announced"))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    async def _pieces(self, result: Any, size: int) -> AsyncGenerator[bytes, None]:
-        """Yield the body of an answer; about ``size`` bytes of it are needed."""
-        stream = result.stream(min_chunk_size=max(1, min(size, 1 << 20))).__aiter__()
-        while True:
-            try:
-                piece = await asyncio.wait_for(stream.__anext__(), self.timeout / SILENCE_PARTS)
-            except StopAsyncIteration:
-                return
-            except (TimeoutError, asyncio.TimeoutError):
-                raise Retryable(DeviceFailed("the server stops in the middle of an answer")) from None
-            yield bytes(piece)
 
     async def _translated(self, path: Path, work: Awaitable[Result]) -> Result:
         """Await ``work`` and raise obstore's errors as GlassfsError or Retryable."""
