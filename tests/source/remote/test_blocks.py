@@ -53,19 +53,6 @@ def test_empty_object_costs_no_request(server: CountingServer) -> None:
     assert server.requests == []
 
 
-def test_blocks_under_way_at_the_end_are_not_cached(server: CountingServer) -> None:
-    facts = server.put(10 * M)
-    blocks = blocks_of(64 * M)
-    gate = Gate(server)
-    with ThreadPoolExecutor(1) as threads:
-        reader = threads.submit(read, remote_source(blocks, server, PATH, facts), 0, M)
-        wait_until(lambda: gate.waiting)
-        blocks.close()
-        gate.open()
-        assert reader.result() == content(facts, 0, M)
-    assert used_by(blocks) == 0
-
-
 # Errors
 
 

@@ -15,8 +15,8 @@ from glassfs.settings import settings
 from glassfs.source import Connection, Kind, Store
 from glassfs.source.remote import cached
 from glassfs.source.remote import store as module
-from glassfs.source.remote.blocks import RemoteBlocks
-from glassfs.source.remote.store import FIRST_BYTES, RemoteStore
+from glassfs.source.remote.blocks import BLOCK, RemoteBlocks
+from glassfs.source.remote.store import RemoteStore
 from tests.source.remote.fake import FakeServer
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
 from tests.waiting import SECONDS, is_waiting, wait_until
@@ -318,13 +318,13 @@ class TestObjectsByThemselves:
 
     @pytest.fixture
     def store(self, server: FakeServer) -> RemoteStore:
-        server.put("run.kdb", bytes(FIRST_BYTES + 5))
+        server.put("run.kdb", bytes(BLOCK + 5))
         server.put("part.0", b"part")
         return RemoteStore(server, (), Connection(poll=0.0), RemoteBlocks(BlockCache(8 << 20)), False)
 
     def test_one_request_returns_facts_and_head(self, server: FakeServer, store: RemoteStore) -> None:
-        assert store.entry(("run.kdb",)).size == FIRST_BYTES + 5
-        assert store.open(("run.kdb",)).read(0, FIRST_BYTES) == bytes(FIRST_BYTES)
+        assert store.entry(("run.kdb",)).size == BLOCK + 5
+        assert store.open(("run.kdb",)).read(0, BLOCK) == bytes(BLOCK)
         assert (server.lists, server.fetches) == (0, 0)
 
     def test_object_is_revalidated(self, server: FakeServer, store: RemoteStore) -> None:

@@ -16,10 +16,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import xxhash
@@ -85,11 +84,6 @@ class RemoteBlocks:
         with suppress(FutureTimeout, RuntimeError):
             self._writer.submit(int).result(settings.disk_finish)
 
-    def close(self) -> None:
-        """Cache nothing that is still under way."""
-        with self._lock:
-            self._requests.clear()
-
     def begin(self, of: RemoteSource, wanted: range, ahead: range) -> list[bytes | _Request]:
         """Return the ``wanted`` blocks, or the requests that bring them; also begin to request those ``ahead``."""
         with self._lock:
@@ -122,13 +116,13 @@ class RemoteBlocks:
         """Return a block once its request is done. Raises what that raised, and DeviceFailed after the deadline."""
         if not work.is_done(request.future, max(0.0, deadline - time.monotonic())):
             # All readers of the request have waited as long. A late answer finds the request settled and is dropped.
-            self._fail(request, DeviceFailed(f"no answer within {request.object.server.timeout:g} seconds"))
+            self._settle(request, DeviceFailed(f"no answer within {request.object.server.timeout:g} seconds"))
             if request.answer is not None:
                 request.answer.cancel()
-        error = request.future.exception()
-        if isinstance(error, GlassfsError):
-            raise error.at(request.object.name)
-        return request.future.result()[number - request.numbers[0]]
+        outcome = request.future.result()
+        if isinstance(outcome, GlassfsError):
+            raise outcome.at(request.object.name)
+        return outcome[number - request.numbers[0]]
 
     def _part(self, of: RemoteSource, number: int) -> bytes | _Request | None:
         key = of.version, number
@@ -162,7 +156,7 @@ class RemoteBlocks:
             request.answer = of.server.fetch(of.path, offset, request.size, of.facts)
             request.answer.add_done_callback(partial(self._answered, request))
         except BaseException as error:
-            self._fail(request, error)
+            self._settle(request, _reported(error))
             if not isinstance(error, Exception):
                 raise
 
@@ -177,40 +171,28 @@ class RemoteBlocks:
             starts = range(0, len(data), BLOCK)
             parts = [bytes(view[start : start + BLOCK]) for start in starts] if len(starts) > 1 else [bytes(data)]
         except BaseException as error:
-            self._fail(request, error)
+            self._settle(request, _reported(error))
         else:
             self._settle(request, parts)
             for number, part in zip(request.numbers, parts, strict=True):
                 self._write(request.object.key, request.object.facts, number, part)
 
-    def _settle(self, request: _Request, parts: list[bytes]) -> None:
+    def _settle(self, request: _Request, outcome: list[bytes] | GlassfsError) -> None:
+        """Give blocks or an error to the readers of a request; drop all blocks of an object that has changed."""
+        version, first = request.object.version, request.numbers[0]
         with self._lock:
-            # What the reader found to be late, or was dropped meanwhile, is not cached any more.
-            for number in self._removed(request):
-                self._cache.add((request.object.version, number), parts[number - request.numbers[0]])
-            if not request.future.done():
-                request.future.set_result(parts)
-
-    def _fail(self, request: _Request, error: BaseException) -> None:
-        """Settle a request with an error; drop all blocks of an object that has changed or is gone."""
-        reported = _reported(error)
-        version = request.object.version
-        with self._lock:
-            self._removed(request)
-            if isinstance(reported, (Changed, NotFound)):
+            # What a reader found to be late, or was dropped meanwhile, is not cached any more.
+            for number in request.numbers:
+                if self._requests.get((version, number)) is request:
+                    del self._requests[version, number]
+                    if isinstance(outcome, list):
+                        self._cache.add((version, number), outcome[number - first])
+            if isinstance(outcome, (Changed, NotFound)):
                 for key in [key for key in self._requests if key[0] == version]:
                     del self._requests[key]
                 self._cache.forget(version)
             if not request.future.done():
-                request.future.set_exception(reported)
-
-    def _removed(self, request: _Request) -> list[int]:
-        """Return the blocks for which a request was the present one until now. The caller holds the lock."""
-        keys = ((request.object.version, number) for number in request.numbers)
-        present = [key for key in keys if self._requests.get(key) is request]
-        for key in present:
-            del self._requests[key]
-        return [number for _, number in present]
+                request.future.set_result(outcome)
 
     def _write(self, key: str, facts: Facts, number: int, data: bytes) -> None:
         """Have a block written to disk, unless too much waits for that."""
@@ -221,13 +203,13 @@ class RemoteBlocks:
 
 
 class _Request:
-    """Neighboring blocks that are fetched together: ``future`` gets them, or a GlassfsError."""
+    """Neighboring blocks that are fetched together: the result of ``future`` are these, or an error."""
 
     def __init__(self, of: RemoteSource, numbers: range, is_ahead: bool) -> None:
         self.object = of
         self.numbers = numbers
         self.is_ahead = is_ahead
-        self.future: Future[list[bytes]] = Future()
+        self.future: Future[list[bytes] | GlassfsError] = Future()
         self.answer: Future[bytes] | None = None
         """The server's, unless the blocks come from the disk."""
 
@@ -258,7 +240,6 @@ class RemoteSource(Source):
         self._blocks = blocks
         self._doubt = doubt
         self._ahead = _ReadAhead()
-        self._is_closed = False
         self._timed_out: GlassfsError | None = None
         """The error of a read that timed out, which other reads get at once until ``_timed_out_until``."""
         self._timed_out_until = 0.0
@@ -266,14 +247,9 @@ class RemoteSource(Source):
     def size_of(self, number: int) -> int:
         return min(BLOCK, self.size - number * BLOCK)
 
-    def close(self) -> None:
-        self._is_closed = True
-
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer``. Raises what fetching raised. Each 2 MiB take no longer than the server's timeout."""
         size = len(buffer)
-        if self._is_closed:
-            raise Changed("was closed", self.name)
         if not 0 <= offset <= offset + size <= self.size:
             raise self.outside(offset, size)
         at = 0
@@ -288,7 +264,7 @@ class RemoteSource(Source):
     def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes ``[offset, end)`` in order."""
         last = -(-end // BLOCK)
-        ahead = self._ahead.after(offset, end, self)
+        ahead = self._ahead.after(offset // BLOCK, last - 1, self)
         for start in range(offset // BLOCK, last, AT_ONCE):
             wanted = range(start, min(start + AT_ONCE, last))
             # The rest of a large read is as good as read; what may follow it is requested with its last part.
@@ -311,63 +287,49 @@ class RemoteSource(Source):
                 raise
 
 
-@dataclass(eq=False, slots=True)
-class _Stream:
-    """A reader of an object: where it began, up to where it has read, and how many bytes.
-
-    ``asked`` is the block up to which blocks were requested ahead.
-    """
-
-    start: int
-    end: int
-    read: int = 0
-    asked: int = 0
-
-
 class _ReadAhead:
     """The last readers of one object: finds out which of them are sequential, whatever the sizes of their reads.
 
-    Threads of one reader may read out of order: bytes a little before its end, and behind small gaps, are its own. The
-    same bytes read again and again are no progress.
+    Threads of one reader may read out of order: blocks a little before its last one, and behind small gaps, are its
+    own. Blocks that are read again are no progress, nor are those that were skipped.
     """
 
-    SHORT = 3 * BLOCK
-    """Bytes read in sequence before more is requested: the reader may want something small, such as an image."""
-    NEAR = 4 * BLOCK
+    SHORT = 3
+    """Blocks read in sequence before more are requested: the reader may want something small, such as an image."""
+    NEAR = 4
     MOST = 16
 
     def __init__(self) -> None:
-        self._streams: list[_Stream] = []
-        """The one that read last at the end."""
+        self._streams: dict[int, tuple[int, int]] = {}
+        """By the last block of a reader: how many it has read in sequence, and up to where blocks were requested ahead.
+        The one that read last is at the end."""
         self._lock = threading.Lock()
 
-    def after(self, offset: int, end: int, of: RemoteSource) -> range:
-        """Note that ``[offset, end)`` is read; return which blocks to request ahead."""
+    def after(self, first: int, last: int, of: RemoteSource) -> range:
+        """Note that the blocks from ``first`` to ``last`` are read; return which ones to request ahead."""
         with self._lock:
             near = (
-                one for one in reversed(self._streams) if -self.NEAR <= offset - one.end <= min(self.NEAR, one.read)
+                block for block, (read, _) in reversed(self._streams.items())
+                if -self.NEAR <= first - block <= min(self.NEAR, read + 1)
             )
-            stream = next(near, None)
-            if stream is None:
+            known = next(near, None)
+            if known is None:
                 if len(self._streams) >= self.MOST:  # readers that are not sequential go first
-                    self._streams.remove(next((one for one in self._streams if not one.read), self._streams[0]))
-                self._streams.append(_Stream(offset, end))
+                    idle = (block for block, (read, _) in self._streams.items() if not read)
+                    del self._streams[next(idle, next(iter(self._streams)))]
+                self._streams[last] = 0, 0
                 return range(0)
-            self._streams.remove(stream)
-            self._streams.append(stream)
-            stream.read += end - offset
-            stream.end = max(stream.end, end)
-            # Neither bytes that were read again count, nor those that were skipped: the sequence is no longer than the
-            # stretch between both ends.
-            sequence = min(stream.read, stream.end - stream.start)
-            count = min(of.window, 2 * max(0, sequence - self.SHORT) // BLOCK)
-            first = max(stream.asked, -(-stream.end // BLOCK))
-            until = min(-(-stream.end // BLOCK) + count, of.count)
+            read, asked = self._streams.pop(known)
+            read += max(0, min(last - first + 1, last - known))
+            last = max(last, known)
+            count = min(of.window, 2 * max(0, read - self.SHORT))
+            until = min(last + 1 + count, of.count)
             # Requests of many blocks are better; until then the reader has blocks that are under way.
-            if until - first < min(AT_ONCE, max(2, count // 2)) and until < of.count:
-                return range(0)
-            stream.asked = until
-            return range(first, until)
+            if until < of.count:
+                until -= until % min(AT_ONCE, max(2, count // 2))
+            self._streams.pop(last, None)  # another reader was here
+            self._streams[last] = read, max(asked, until)
+            return range(max(asked, last + 1), until)
 
 
 def _submitted(threads: ThreadPoolExecutor, task: Callable[[], None]) -> Future[None] | None:
@@ -384,6 +346,4 @@ def _reported(error: BaseException) -> GlassfsError:
         return error.at()
     if isinstance(error, MemoryError):
         return Unavailable("not enough memory to read it")
-    if isinstance(error, CancelledError):
-        return DeviceFailed("the request was canceled")
     return DeviceFailed(f"could not be read from the server ({type(error).__name__})")

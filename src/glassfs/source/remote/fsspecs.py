@@ -16,7 +16,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from socket import gaierror
@@ -59,6 +59,10 @@ _DIGITS = re.compile(r"^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)")
 
 class Unbelievable(DeviceFailed):
     """A file system reports something impossible; asking again does not help."""
+
+
+_LASTING = (Unbelievable, TypeError, ValueError, LookupError, AttributeError, NotImplementedError, SystemExit)
+"""Errors that another attempt would have as well."""
 
 
 class FsspecServer(Server):
@@ -107,14 +111,35 @@ class FsspecServer(Server):
             self._disconnect(system)
 
     async def _list(self, path: Path) -> Sequence[Listed]:
+        """Links, devices, and entries without a valid name or size are omitted, with the reason."""
+        key = self.key(path)
+        folder = key.strip("/")
+
         def work(system: Any, abandoned: threading.Event) -> Sequence[Listed]:
-            found: dict[str, Listed] = {}
-            for count, listed in enumerate(self.entries(system, path)):
+            listed: dict[str, Listed] = {}
+            is_file = False
+            for count, info in enumerate(self.ls(system, key)):
                 if count >= MOST_NAMES or abandoned.is_set():
                     raise Unbelievable("its listing does not end")
-                if listed is not None:
-                    found.setdefault(listed.name, listed)
-            return list(found.values())
+                full_name = info.get("name") if isinstance(info, Mapping) else None
+                facts, omitted = None, ""
+                try:
+                    facts = facts_of(info)
+                except Unbelievable as error:
+                    omitted = f"unreadable object: {error}"
+                # File systems answer a listing of a file in two ways: with an error, or with the file as its only
+                # entry, which may be an object of the folder's name in a bucket, too.
+                is_file = count == 0 and facts is not None and str(full_name).lstrip("/") == folder
+                name = _name_in(folder, full_name, facts is None) if isinstance(full_name, str) else ""
+                try:
+                    raw(name)
+                except UnicodeEncodeError:
+                    name, omitted = name.encode(errors="replace").decode(), NO_NAME
+                if name:
+                    listed.setdefault(name, Listed(name, facts, omitted))
+            if is_file and path:
+                raise NotFound("is a file")
+            return list(listed.values())
 
         return await self._run(path, work)
 
@@ -134,10 +159,9 @@ class FsspecServer(Server):
         return await self._run(path, work)
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        def work(system: Any, abandoned: threading.Event) -> bytes:
-            return self._part(system, self.pinned(system, self.key(path)), offset, size, facts)
-
-        return await self._run(path, work)
+        return await self._run(path, lambda system, abandoned: self._part(
+            system, self.pinned(system, self.key(path)), offset, size, facts,
+        ))
 
     def _part(self, system: Any, key: str, offset: int, size: int, facts: Facts) -> bytes:
         """Return a range of an object. Raises Changed if it is in another version."""
@@ -169,7 +193,9 @@ class FsspecServer(Server):
                 failed = translated(error, shown)
                 # After any error but an answer of the server the state of the connection is unknown.
                 is_sound = isinstance(failed, (NotFound, Changed)) and not abandoned.is_set()
-                raise (Retryable(failed) if is_retryable(error) else failed) from None
+                if isinstance(failed, DeviceFailed) and not isinstance(error, _LASTING):
+                    raise Retryable(failed) from None
+                raise failed from None
             finally:
                 if system is not None and is_sound:
                     with self._lock:
@@ -221,37 +247,6 @@ class FsspecServer(Server):
         self.drop_caches(system)
         listing: Iterable[Any] = system.ls(key, detail=True)
         return listing
-
-    def entries(self, system: Any, path: Path) -> Iterator[Listed | None]:
-        """Yield the entries of a folder, None for what is not in it. Raises NotFound for a file.
-
-        Links, devices, and entries without a valid name or size are omitted, with the reason.
-        """
-        key = self.key(path)
-        folder = key.strip("/")
-        is_file = False
-        for count, info in enumerate(self.ls(system, key)):
-            full_name = info.get("name") if isinstance(info, Mapping) else None
-            found, omitted = None, ""
-            try:
-                found = facts_of(info)
-            except Unbelievable as error:
-                omitted = f"unreadable object: {error}"
-            if not isinstance(full_name, str):
-                is_file = False
-                yield None
-                continue
-            # File systems answer a listing of a file in two ways: with an error, or with the file as its only entry.
-            # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
-            is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
-            name = _name_in(folder, full_name, found is None)
-            try:
-                raw(name)
-            except UnicodeEncodeError:
-                name, omitted = name.encode(errors="replace").decode(), NO_NAME
-            yield Listed(name, found, omitted) if name else None
-        if is_file and path:
-            raise NotFound("is a file")
 
     def pinned(self, system: Any, key: str) -> str:
         """Return the name of an object in its present version, if the file system has one."""
@@ -380,15 +375,6 @@ def translated(error: BaseException, shown: str) -> GlassfsError:
     if isinstance(error, MemoryError) or number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
         return Unavailable(f"no descriptors or no memory left: {text}", shown)
     return DeviceFailed(text, shown)
-
-
-def is_retryable(error: BaseException) -> bool:
-    """Return whether another attempt on a new connection may succeed."""
-    if isinstance(error, GlassfsError):
-        return isinstance(error, DeviceFailed) and not isinstance(error, Unbelievable)
-    if isinstance(error, (TypeError, ValueError, LookupError, AttributeError, NotImplementedError, MemoryError)):
-        return False
-    return isinstance(error, Exception) and isinstance(translated(error, ""), DeviceFailed)
 
 
 def _http_status(error: BaseException) -> int | None:

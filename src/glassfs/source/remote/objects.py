@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any
@@ -48,23 +48,21 @@ _CAUSES = (
 ListPages = Callable[[Path, str], Coroutine[Any, Any, list[Listed]]]
 
 
-def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
-    """Return the facts that a server reports, without impossible values; None for an impossible size."""
+def facts_of(meta: Mapping[str, Any]) -> Facts | None:
+    """Return the facts that obstore reports of an object, without impossible values; None for an impossible size."""
+    etag = meta["e_tag"] or ""
     if len(etag) > 1024:
         etag = ""
     if etag and not etag.startswith(('"', "W/")):  # some listings leave the quotes out
         etag = f'"{etag}"'
+    modified: datetime = meta["last_modified"]
     mtime_ns = int(modified.timestamp()) * SECOND + modified.microsecond * 1000
-    facts = Facts(size, etag, mtime_ns if abs(mtime_ns) < 1 << 63 else 0)
+    facts = Facts(meta["size"], etag, mtime_ns if abs(mtime_ns) < 1 << 63 else 0)
     return facts if facts.is_possible else None
 
 
 class NoRanges(Retryable):
     """A server sends a whole object instead of a range."""
-
-
-class _Unlistable(Exception):
-    """obstore cannot list a folder."""
 
 
 class ObjectServer(Server):
@@ -109,13 +107,13 @@ class ObjectServer(Server):
         if path not in self._listed_by_page:
             try:
                 return await asyncio.wait_for(self._list_at_once(path), limit)
-            except _Unlistable as error:
-                reason = f"cannot be listed: {error}"
+            except DeviceFailed as error:
+                failed = error
             except (TimeoutError, asyncio.TimeoutError):
-                reason = f"the listing takes more than {limit:.3g} seconds"
+                failed = DeviceFailed(f"the listing takes more than {limit:.3g} seconds", self.shown(path))
             if self._list_pages is None:
-                raise DeviceFailed(reason, self.shown(path))
-            log.info("%s: %s; listing it page by page", printable(self.shown(path)), reason)
+                raise failed
+            log.info("%s; listing it page by page", printable(str(failed)))
             self._listed_by_page.add(path)
         return await self._list_pages(path, self.shown(path))  # type: ignore[misc]  # not None here
 
@@ -126,10 +124,12 @@ class ObjectServer(Server):
         try:
             found = await self._library.list_with_delimiter_async(self._store, "/".join(path) or None)
         except (self._library.exceptions.InvalidPathError, ValueError):
-            raise _Unlistable("an object in it has a name with an empty part or a control character") from None
+            reason = "cannot be listed: an object in it has a name with an empty part or a control character"
+            raise DeviceFailed(reason, self.shown(path)) from None
         except self._library.exceptions.GenericError as error:
             if "nvalid list response" in str(error):
-                raise _Unlistable("an object in it has a name that is not UTF-8") from None
+                reason = "cannot be listed: an object in it has a name that is not UTF-8"
+                raise DeviceFailed(reason, self.shown(path)) from None
             raise
         depth = len(path)
         listed = [Listed(one.split("/")[depth], None) for one in found["common_prefixes"] if one.count("/") >= depth]
@@ -209,7 +209,7 @@ class ObjectServer(Server):
         """Await ``work`` and raise obstore's errors as GlassfsError or Retryable."""
         try:
             return await work
-        except (GlassfsError, Retryable, _Unlistable, asyncio.CancelledError):
+        except (GlassfsError, Retryable, asyncio.CancelledError):
             raise
         except Exception as error:
             failed, is_retryable = self.failure(path, error)
@@ -243,11 +243,6 @@ class ObjectServer(Server):
         code = _CODE.search(str(error))
         is_bucket = code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound")
         return NotFound("there is no such bucket" if is_bucket else "there is no such object", self.shown(path))
-
-
-def facts_of(meta: Any) -> Facts | None:
-    """Return the facts that obstore reports of an object; None for an impossible size."""
-    return believable_facts(meta["size"], meta["e_tag"] or "", meta["last_modified"])
 
 
 def _detail(error: Exception) -> str:

@@ -10,7 +10,6 @@ import importlib
 import shutil
 import sys
 import tempfile
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 
@@ -39,17 +38,17 @@ def obstore(shown: str) -> ModuleType:
 
 def _load() -> ModuleType:
     global _is_used
-    package = importlib.import_module(NAME)
     if _is_used:
-        return _copy_of(package)
-    _import_parts()
+        return _copy_of(importlib.import_module(NAME))
+    package = _imported()
     _is_used = True
     return package
 
 
-def _import_parts() -> None:
-    importlib.import_module(f"{NAME}.store")
-    importlib.import_module(f"{NAME}.exceptions")
+def _imported() -> ModuleType:
+    for part in ("store", "exceptions"):
+        importlib.import_module(f"{NAME}.{part}")
+    return sys.modules[NAME]
 
 
 def _copy_of(package: ModuleType) -> ModuleType:
@@ -61,12 +60,11 @@ def _copy_of(package: ModuleType) -> ModuleType:
         # old one stays alive in what was made before the fork.
         for name in [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]:
             del sys.modules[name]
-        spec = spec_from_file_location(NAME, copy / "__init__.py", submodule_search_locations=[str(copy)])
-        assert spec is not None and spec.loader is not None
-        fresh = sys.modules[NAME] = module_from_spec(spec)
-        spec.loader.exec_module(fresh)
-        _import_parts()
-        return fresh
+        sys.path.insert(0, folder)
+        try:
+            return _imported()
+        finally:
+            sys.path.remove(folder)
 
 
 _module: PerProcess[ModuleType] = PerProcess(_load)

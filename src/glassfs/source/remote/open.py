@@ -149,17 +149,17 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         endpoint = endpoint or _configured_endpoint(session)
     if endpoint:
         credentials["endpoint"] = endpoint
-        _allow_http(endpoint, options)
+        options["client_options"]["allow_http"] = endpoint.startswith("http://")
     region = region or DEFAULT_REGION
-    client = PerProcess(partial(_botocore_client, connection, region, endpoint))
+    client = PerProcess(partial(_client, url, connection, region, endpoint))
     list_pages = partial(s3_listing.entries, url.host, client)
     make = partial(S3Store, url.host, region=region, **credentials, **options)
     return make, endpoint, f"s3.{region}.amazonaws.com", list_pages
 
 
-def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
-    """Return a botocore client with the same credentials and endpoint. Raises ImportError without botocore."""
-    import botocore.session
+def _client(url: Url, connection: Connection, region: str, endpoint: str) -> Any:
+    """Return a botocore client with the same credentials and endpoint. Raises Refused and NotAllowed."""
+    session = _session(url, connection.profile)
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -169,7 +169,7 @@ def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
         retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},
         parameter_validation=False,
     )
-    return botocore.session.Session(profile=connection.profile or None).create_client(
+    return session.create_client(
         "s3", region_name=region, endpoint_url=endpoint or None, config=config,
         aws_access_key_id=connection.key or None, aws_secret_access_key=connection.secret or None,
         aws_session_token=connection.token or None,
@@ -206,10 +206,6 @@ def _configured_endpoint(session: Any) -> str:
     return str((isinstance(of_s3, dict) and of_s3.get("endpoint_url")) or config.get("endpoint_url", ""))
 
 
-def _allow_http(endpoint: str, options: dict[str, Any]) -> None:
-    options["client_options"]["allow_http"] = endpoint.startswith("http://")
-
-
 def _credentials(connection: Connection, options: dict[str, Any], endpoint: str, secret: str = "") -> dict[str, Any]:
     """Return the credentials and the endpoint as obstore takes them, under its names for endpoint and secret."""
     credentials: dict[str, Any] = {}
@@ -221,7 +217,7 @@ def _credentials(connection: Connection, options: dict[str, Any], endpoint: str,
         credentials["bearer_token"] = connection.token
     if connection.endpoint:
         credentials[endpoint] = connection.endpoint
-        _allow_http(connection.endpoint, options)
+        options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
     return credentials
 
 

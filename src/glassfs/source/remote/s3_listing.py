@@ -14,11 +14,10 @@ from threading import Event
 from typing import Any
 from urllib.parse import unquote_plus
 
-from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
+from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, TooLarge
 from glassfs.forks import PerProcess
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import CODE, believable_facts
-from glassfs.source.remote.obstore_module import not_installed
+from glassfs.source.remote.objects import CODE, facts_of
 from glassfs.source.remote.retrying import calls
 from glassfs.source.remote.server import MOST_NAMES, Listed, is_name
 
@@ -34,17 +33,16 @@ async def entries(bucket: str, client: PerProcess[Any], path: Path, shown: str) 
 
 
 def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, abandoned: Event) -> list[Listed]:
-    try:
-        from botocore.exceptions import BotoCoreError, ClientError
-    except ImportError:
-        raise Refused(not_installed(), shown) from None
+    session = client.get()  # raises Refused without botocore
+    from botocore.exceptions import BotoCoreError, ClientError
+
     prefix = "".join(f"{name}/" for name in path)
     found: dict[tuple[str, bool], Listed] = {}
     size = 0
     request = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/", "EncodingType": "url"}
     try:
         while not abandoned.is_set():
-            page = client.get().list_objects_v2(**request)
+            page = session.list_objects_v2(**request)
             for listed in _listed_on(page, prefix):
                 size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
                 if len(found) == MOST_NAMES or size > MOST_BYTES:
@@ -80,7 +78,7 @@ def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
             yield Listed(folder if is_name(folder) else name, None)
     for one in page.get("Contents", ()):
         name = _below(one["Key"], prefix)
-        facts = believable_facts(one["Size"], one.get("ETag", ""), one["LastModified"])
+        facts = facts_of({"size": one["Size"], "e_tag": one.get("ETag"), "last_modified": one["LastModified"]})
         if name and facts is not None:
             yield Listed(name, facts)
 

@@ -22,13 +22,11 @@ from typing import NamedTuple
 from glassfs.errors import DeviceFailed, NotADirectory, NotFound, TooLarge
 from glassfs.lru import LRU
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
-from glassfs.source.remote.blocks import RemoteBlocks, RemoteSource, version_of
+from glassfs.source.remote.blocks import BLOCK, RemoteBlocks, RemoteSource, version_of
 from glassfs.source.remote.cached import CachedValue, Loads, Value
 from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Server, is_name
 from glassfs.source.remote.url import Connection
 
-FIRST_BYTES = 256 << 10
-"""Size of the first request for an object that was named by its own URL."""
 REMEMBERED_NAMES = 250_000
 """Names in all folders that are remembered."""
 
@@ -127,7 +125,6 @@ class RemoteStore(Store):
     def close(self) -> None:
         self._listings.clear()
         self._objects.clear()
-        self._blocks.close()
         self._server.close()
 
     def _undoubted(self, path: Path, cached: CachedValue[Value]) -> Value:
@@ -174,7 +171,7 @@ class RemoteStore(Store):
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)
         known = previous or self._blocks.stored_facts(self._server, full_path)
-        answer = self._server.begin(full_path, FIRST_BYTES, known)
+        answer = self._server.begin(full_path, BLOCK, known)
         if answer is None:
             assert known is not None
             return known
