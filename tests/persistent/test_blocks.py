@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.persistent import cache as cache_module
-from glassfs.source.remote.disk import FILE, DiskCache
+from glassfs.source.remote.blocks import FILE, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 

@@ -15,7 +15,6 @@ import pytest
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Refused, TooLarge
 from glassfs.settings import settings
 from glassfs.source import Kind, Store
-from glassfs.source.remote import pages as parser
 from glassfs.source.remote import web
 from tests.remote import pages, servers
 from tests.remote.faults import Drip, Redirect, Status, for_each
@@ -240,7 +239,7 @@ def test_endless_page_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parser, "MOST_NAMES", 1000)
+    monkeypatch.setattr(web, "MOST_NAMES", 1000)
     with HttpServer(lambda request: Reply(405) if request.method == "PROPFIND" else page(
         page_of(*map(str, range(5000))),
     )) as server, pytest.raises(TooLarge):

@@ -11,8 +11,7 @@ import pytest
 from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, Unavailable
 from glassfs.settings import settings
-from glassfs.source.remote.blocks import RemoteBlocks
-from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
 from glassfs.source.remote.server import Facts
 from tests.source.remote.counting import (
     PAGE,

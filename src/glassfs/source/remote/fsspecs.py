@@ -1,7 +1,7 @@
 """Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face, FTP and others.
 
 fsspec file systems may block, hang, raise anything and return anything. Each connected one is therefore used by one
-call at a time, on a daemon thread that is abandoned after the timeout (``retrying.BlockingCalls``), and replaced after
+call at a time, on a daemon thread that is abandoned after the timeout (``server.BlockingCalls``), and replaced after
 an error. fsspec's caches of instances, listings and bytes are bypassed; types and lengths of answers are checked. A
 read does not report its version, so the object's facts are compared after it. Messages name exceptions and their codes
 and never quote their texts, in which a server may repeat what it was sent. Any thread, in the process that made the
@@ -26,9 +26,18 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.obstore_module import not_installed
-from glassfs.source.remote.retrying import BlockingCalls, Result, Retryable
-from glassfs.source.remote.server import MOST_NAMES, NO_HOST, NO_NAME, Facts, Listed, Server
+from glassfs.source.remote.objects import not_installed
+from glassfs.source.remote.server import (
+    MOST_NAMES,
+    NO_HOST,
+    NO_NAME,
+    BlockingCalls,
+    Facts,
+    Listed,
+    Result,
+    Retryable,
+    Server,
+)
 from glassfs.source.remote.url import ALIASES, KNOWN, Connection, Url
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
@@ -76,10 +85,6 @@ class FsspecServer(Server):
         if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
             self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
             self.has_lasting_versions = True
-        elif ":" in url.userinfo:
-            raise Refused(
-                "contains a password, which other users could see; put it into the usual files", url.shown,
-            )
         self._class = _class_of(url)
         authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
         self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")

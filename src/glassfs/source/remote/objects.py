@@ -7,18 +7,34 @@ for, complete, and of the right version. Any thread.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
+import pathlib
 import re
+import shutil
+import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any
 
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
+from glassfs import installing
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
+from glassfs.forks import PerProcess
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Result, Retryable
-from glassfs.source.remote.server import NO_HOST, SECOND, Facts, Listed, Server
+from glassfs.source.remote.server import (
+    NO_HOST,
+    SECOND,
+    SILENCE_PARTS,
+    Attempt,
+    Facts,
+    Listed,
+    Result,
+    Retryable,
+    Server,
+)
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -45,6 +61,9 @@ _CAUSES = (
     ("kind: Interrupted", "the connection ended in the middle of an answer"),
     ("redirect", ENDLESS),
 )
+NAME = "obstore"
+_is_used = False
+"""Whether this process, or one that it was forked from, has used obstore."""
 ListPages = Callable[[Path, str], Coroutine[Any, Any, list[Listed]]]
 
 
@@ -260,3 +279,54 @@ def _reason(error: Exception) -> str:
         if sign in text:
             return reason
     return f"the request failed ({type(error).__name__})"
+
+
+# The package is imported also in a process that was forked from one that has used it. Its threads do not exist there,
+# and its calls wait for them forever. So a copy of its files is loaded: another library with static memory of its own.
+
+
+def not_installed(extra: str = "remote") -> str:
+    """Return the reason to refuse a URL that needs an extra of this package."""
+    return f"needs more than is installed: {installing.command(extra)}"
+
+
+def obstore(shown: str) -> ModuleType:
+    """Return the package; ``shown`` is the URL that needs it. Raises Refused if it is not installed."""
+    try:
+        return _module.get()
+    except ImportError:
+        raise Refused(not_installed(), shown) from None
+
+
+def _load() -> ModuleType:
+    global _is_used
+    if _is_used:
+        return _copy_of(importlib.import_module(NAME))
+    package = _imported()
+    _is_used = True
+    return package
+
+
+def _imported() -> ModuleType:
+    for part in ("store", "exceptions"):
+        importlib.import_module(f"{NAME}.{part}")
+    return sys.modules[NAME]
+
+
+def _copy_of(package: ModuleType) -> ModuleType:
+    """Import a copy of the package in place of the inherited one."""
+    with tempfile.TemporaryDirectory(prefix="glassfs-") as folder:
+        copy = pathlib.Path(folder, NAME)
+        shutil.copytree(package.__path__[0], copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyi"))
+        # The modules of the parent are left as they are; those that import obstore from now on get the copy, and the
+        # old one stays alive in what was made before the fork.
+        for name in [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]:
+            del sys.modules[name]
+        sys.path.insert(0, folder)
+        try:
+            return _imported()
+        finally:
+            sys.path.remove(folder)
+
+
+_module: PerProcess[ModuleType] = PerProcess(_load)

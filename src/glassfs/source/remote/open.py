@@ -13,12 +13,9 @@ from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused
 from glassfs.forks import PerProcess
 from glassfs.source.contract import ByteCache, Named
 from glassfs.source.remote import s3_listing
-from glassfs.source.remote.blocks import RemoteBlocks
-from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.objects import ListPages, ObjectServer
-from glassfs.source.remote.obstore_module import not_installed, obstore
-from glassfs.source.remote.retrying import SILENCE_PARTS
-from glassfs.source.remote.server import Server
+from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
+from glassfs.source.remote.objects import ListPages, ObjectServer, not_installed, obstore
+from glassfs.source.remote.server import SILENCE_PARTS, Server
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Connection, Url, parsed
 from glassfs.source.remote.web import WebServer
@@ -88,15 +85,11 @@ def server_of(url: Url, connection: Connection) -> Server:
         from glassfs.source.remote.protocols import SERVERS
 
         return SERVERS.get(url.scheme, FsspecServer)(url, connection)
-    if url.scheme in _BUCKETS:
-        return bucket_of(url, connection, ObjectServer)
-    _demand_no_password(url)
-    return WebServer(url, connection)
+    return bucket_of(url, connection, ObjectServer) if url.scheme in _BUCKETS else WebServer(url, connection)
 
 
 def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnyServer:
     """Return the server of a bucket's URL. Raises Refused and NotAllowed."""
-    _demand_no_password(url)
     if not url.host:
         raise Refused("names no bucket", url.shown)
     library = obstore(url.shown)
@@ -108,14 +101,6 @@ def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnySer
     name = f"{url.scheme}://{url.userinfo or url.host}"
     host = urlsplit(endpoint).hostname or host
     return kind(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
-
-
-def _demand_no_password(url: Url) -> None:
-    if url.userinfo and (url.scheme != "az" or ":" in url.userinfo):
-        raise Refused(
-            "contains a user or password, which other users could see; "
-            "put them into the environment or the usual files", url.shown,
-        )
 
 
 def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:

@@ -17,7 +17,7 @@ from typing import Any
 
 from glassfs.errors import GlassfsError, Refused
 from glassfs.sizes import human_size, parse_size
-from glassfs.source.remote.url import ALIASES, KNOWN, LOCAL, WEB, Connection, is_url, protocol_of, shown
+from glassfs.source.remote.url import ALIASES, CREDENTIALS, KNOWN, LOCAL, Connection, is_url, parsed, protocol_of, shown
 
 DESCRIPTIONS = {
     "endpoint=URL": "of a URL: the server to use instead of the service's own",
@@ -30,12 +30,7 @@ DESCRIPTIONS = {
     "disk_cache_size=SIZE": f"of a URL: how many bytes of them ({human_size(Connection.disk_cache_size)})",
 }
 
-CREDENTIALS = (
-    "credentials are taken from the environment and the usual files (~/.aws, ~/.netrc …), never from the command line"
-)
-_SCHEMES = {"s3", "gs", "az", "ssh", "sftp", "ftp", "hf", *ALIASES, *WEB, *LOCAL}
-_OWN_USERS = {"s3", "s3a", "gs", "gcs", *WEB}
-"""Schemes where any userinfo is a secret; in others it may be a user or the name of a container."""
+_SCHEMES = {"ssh", "sftp", "ftp", "hf", *ALIASES, *KNOWN, *LOCAL}
 _OTHER_HOST = re.compile(r"(?:([\w.-]+@)([\w.-]+|\[[0-9A-Fa-f:.]+\]):(.*)|([\w.-]{2,}):([/~].*))", re.DOTALL)
 """What scp, rsync and git call a file on another machine. Without a user only paths from the root or a home count."""
 _ONE_SLASH = re.compile(r"([A-Za-z0-9]+):/*(.*)", re.DOTALL)
@@ -134,14 +129,10 @@ def public_options(connection: Connection) -> dict[str, object]:
 
 def demand_plain(name: str) -> None:
     """Raise Refused for a URL that contains credentials, or that ends with a space, as copied text may."""
-    if not is_url(name):
-        return
-    scheme, _, rest = name.partition("://")
-    userinfo, at, _ = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")
-    if at and (":" in userinfo or scheme.lower() in _OWN_USERS):
-        raise Refused(CREDENTIALS, shown(name))
-    if name != name.rstrip():
-        raise Refused("ends with a space", shown(name))
+    if is_url(name):
+        parsed(name)
+        if name != name.rstrip():
+            raise Refused("ends with a space", shown(name))
 
 
 def meant_by(name: str) -> str:
@@ -243,7 +234,7 @@ def _text(value: str) -> str:
 
 def _endpoint(value: str) -> str:
     scheme, _, rest = value.partition("://")
-    if scheme.lower() not in WEB or not rest.strip("/") or not value.isprintable() or " " in value:
+    if scheme.lower() not in ("http", "https") or not rest.strip("/") or not value.isprintable() or " " in value:
         raise ValueError
     if "@" in rest.partition("/")[0] or "?" in rest:
         raise WrongValue(f"option endpoint: {shown(value)}: {CREDENTIALS}")

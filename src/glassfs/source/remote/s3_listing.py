@@ -18,8 +18,7 @@ from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Too
 from glassfs.forks import PerProcess
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import CODE, facts_of
-from glassfs.source.remote.retrying import calls
-from glassfs.source.remote.server import MOST_NAMES, Listed, is_name
+from glassfs.source.remote.server import MOST_NAMES, Facts, Listed, calls, is_name
 
 MOST_BYTES = 64 << 20
 """Total length of the names and ETags in one folder."""
@@ -71,18 +70,14 @@ def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, abandone
 
 def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
     """Yield what one page lists, without the object that is the folder itself, and keys that are not below it."""
-    for one in page.get("CommonPrefixes", ()):
-        name = _below(one["Prefix"], prefix)
-        if name:
-            folder = name.removesuffix("/")
-            yield Listed(folder if is_name(folder) else name, None)
+    found: list[tuple[str, Facts | None]] = [(one["Prefix"], None) for one in page.get("CommonPrefixes", ())]
     for one in page.get("Contents", ()):
-        name = _below(one["Key"], prefix)
         facts = facts_of({"size": one["Size"], "e_tag": one.get("ETag"), "last_modified": one["LastModified"]})
-        if name and facts is not None:
-            yield Listed(name, facts)
-
-
-def _below(quoted: str, prefix: str) -> str:
-    key = unquote_plus(quoted, errors="surrogateescape")
-    return key[len(prefix) :] if key.startswith(prefix) else ""
+        if facts is not None:
+            found.append((one["Key"], facts))
+    for quoted, facts in found:
+        key = unquote_plus(quoted, errors="surrogateescape")
+        name = key.removeprefix(prefix)
+        if key.startswith(prefix) and name:
+            folder = name.removesuffix("/")
+            yield Listed(folder if facts is None and is_name(folder) else name, facts)

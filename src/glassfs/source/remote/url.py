@@ -17,6 +17,9 @@ ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "azure": "az",
 WEB = ("http", "https")
 KNOWN = ("s3", "gs", "az", *WEB)
 """Protocols that glassfs speaks itself."""
+CREDENTIALS = (
+    "credentials are taken from the environment and the usual files (~/.aws, ~/.netrc …), never from the command line"
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def shown(name: str) -> str:
 
 
 def parsed(name: str) -> Url:
-    """Parse a URL. Raises Refused, which names it without its secrets."""
+    """Parse a URL. Raises Refused, which names it without its secrets, also for a password that others could see."""
     from urllib.parse import unquote, urlsplit  # local names need no URLs
 
     found = _URL.match(name)
@@ -114,6 +117,9 @@ def parsed(name: str) -> Url:
         rest, query = split.netloc + split.path, split.query
     host, _, path = rest.partition("/")
     userinfo, _, host = host.rpartition("@")
+    # In other URLs it may be a user, the name of a container, or owner and repository.
+    if userinfo and (scheme in ("s3", "gs", *WEB) or (":" in userinfo and scheme != "github")):
+        raise Refused(CREDENTIALS, shown(name))
     # Paths on the web are percent-encoded, keys of buckets and names of other servers are taken literally.
     typed = path.rstrip("/").split("/") if path.strip("/") else []
     parts = tuple(unquote(part, errors="surrogateescape") if scheme in WEB else part for part in typed)

@@ -21,11 +21,15 @@ from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from html import unescape
+from itertools import chain, islice, pairwise
 from threading import Event
 from typing import IO, Any
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
+
+import xxhash
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.lru import LRU
@@ -33,11 +37,29 @@ from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import LASTING, NO_RANGES, NO_WEBDAV, UNTRUSTED, NoRanges, ObjectServer, facts_of
-from glassfs.source.remote.obstore_module import obstore
-from glassfs.source.remote.pages import rows_of
-from glassfs.source.remote.retrying import SILENCE_PARTS, Result, Retryable, calls, result_of, retried
-from glassfs.source.remote.server import SECOND, Facts, Listed
+from glassfs.source.remote.objects import (
+    LASTING,
+    NO_RANGES,
+    NO_WEBDAV,
+    UNTRUSTED,
+    NoRanges,
+    ObjectServer,
+    facts_of,
+    obstore,
+)
+from glassfs.source.remote.server import (
+    MOST_NAMES,
+    SECOND,
+    SILENCE_PARTS,
+    Facts,
+    Listed,
+    Result,
+    Retryable,
+    calls,
+    is_name,
+    result_of,
+    retried,
+)
 from glassfs.source.remote.url import Connection, Url
 
 NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
@@ -56,6 +78,18 @@ SETTLED_NS = 120 * SECOND
 _NO_WEBDAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_WEBDAV}")
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
 _PAGES = ("text/html", "application/xhtml+xml")
+
+LONGEST_TAG, LONGEST_ROW = 4096, 16384
+MOST_TITLES = 10
+# No pattern tries more than once to match a byte of the page: what is repeated ends at the first < or >, or is bounded.
+_LINK = re.compile(rb"<a\s[^<>]{0,%d}?\bhref\s*=\s*(?:\"([^\"<>]{0,%d})\"|'([^'<>]{0,%d})'|([^\s\"'<>]{1,%d}))" % (
+    (LONGEST_TAG,) * 4
+), re.IGNORECASE)
+_TITLE = re.compile(rb"<(?:title|h[12])\b[^<>]{0,200}>((?:(?!</(?:title|h[12])).){0,2000})", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(rb"<[^<>]*>")
+_CALLED_LISTING = re.compile(r"\s*(index of|directory listing|directory:|listing (of|for)|files (in|within))\b", re.I)
+"""The start of the title or heading in which servers name the folder."""
+_CLOCK = re.compile(rb"\d:\d\d")
 
 
 class WebServer(ObjectServer):
@@ -293,6 +327,55 @@ class WebServer(ObjectServer):
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}", self.shown(path))
         self._sends_whole.put(path, True)
         return result
+
+
+def rows_of(page: bytes, url: str, path: Path, shown: str) -> dict[str, bytes | None]:
+    """Return the names in the folder at ``path`` by the page with this URL; errors call it ``shown``.
+
+    The value of a folder is None, that of a file is a digest of its row in the page, which has its time and so changes
+    with the file; b"" if there is no time in it. Raises TooLarge, and Refused if the page is no listing: if no title or
+    heading starts as those of listings do, nor ends with the folder's name or path. In the second case it must not have
+    more links to other servers and to folders beside this one than names.
+    """
+    rows: dict[str, bytes | None] = {}
+    server, depth, foreign = urlsplit(url), len(path), 0
+    for link, following in pairwise(chain(_LINK.finditer(page), (None,))):
+        assert link is not None
+        target = unescape((link[1] or link[2] or link[3] or b"").decode("utf-8", "surrogateescape")).strip()
+        try:
+            at = urlsplit(urljoin(url, target))
+            # Bytes that are not UTF-8 become surrogates.
+            names = [unquote(part, errors="surrogateescape") for part in at.path.split("/")[1:]]
+        except ValueError:
+            continue
+        above = tuple(names[:-1] if names and not names[-1] else names)
+        if (at.scheme, at.netloc.lower()) != (server.scheme, server.netloc.lower()):
+            foreign += 1
+        elif above[:depth] != path:
+            foreign += path[: len(above)] != above
+        elif not (at.query or at.fragment) and names[depth + 1 :] in ([], [""]) and is_name("".join(names[depth:])):
+            name = names[depth]
+            # The markup up to the next link has the file's time, in a form of each server's own. It need not be
+            # understood: other markup says that the file may have changed.
+            row = page[link.end() : min(following.start() if following else len(page), link.end() + LONGEST_ROW)]
+            if len(names) > depth + 1:
+                rows[name] = None
+            elif _CLOCK.search(row) and rows.get(name, b"") is not None:
+                rows[name] = xxhash.xxh3_64_digest((rows.get(name) or b"") + row)
+            else:
+                rows.setdefault(name, b"")
+        if len(rows) > MOST_NAMES:
+            raise TooLarge(f"has a listing of more than {MOST_NAMES} names", shown)
+    titles = [
+        unescape(_TAG.sub(b"", found[1]).decode("utf-8", "surrogateescape"))
+        for found in islice(_TITLE.finditer(page), MOST_TITLES)
+    ]
+    # A web site with links must not become a folder, as each of them would be requested and shown as a file.
+    if not any(map(_CALLED_LISTING.match, titles)):
+        ends = [title.strip().rstrip("/").rpartition("/")[2] for title in titles if title.strip()]
+        if (path[-1] if path else "") not in ends or foreign > max(1, len(rows)):
+            raise Refused("the server sends a page that is no listing; name what is in it by its own URL", shown)
+    return rows
 
 
 class _Unreachable(Retryable):
