@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import pytest
 from glassfs import installing
 from tests.cli.conftest import VALUES
 from tests.cli.glassfs_command import fails, glassfs
-from tests.remote import servers
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request
 from tests.remote.s3 import Bucket, S3Server, answer_object
@@ -109,25 +107,6 @@ def test_commands_read_signed_urls(web: HttpServer) -> None:
         f"nodes/tim: no such file or directory in {web.url}/lone.kas; the nearest: nodes/time.npy"
     ))
     assert glassfs("tree", url).lines[0] == f"{web.url}/lone.kas"
-
-
-def test_commands_read_a_folder_of_a_simple_web_server(store: Path, robot: Path, tmp_path: Path) -> None:
-    served = tmp_path / "served"
-    (served / "data" / "sub").mkdir(parents=True)
-    (served / "data" / "store.kas").write_bytes(store.read_bytes())
-    (served / "data" / "sub" / "robot.kdb").write_bytes(robot.read_bytes())
-    words = [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "--directory", served]
-    with servers.running(lambda port: [*words, str(port)], servers.speaks_http, tmp_path) as port:
-        url = f"http://127.0.0.1:{port}/data"
-        assert glassfs("ls", url).lines == glassfs("ls", f"{url}/").lines == ["store.kas/", "sub/"]
-        assert glassfs("ls", url, "store.kas/nodes").lines == ["flags.npy", "time.npy"]
-        episode = "episodes/0/meta/episode.json"
-        for words in ([f"{url}/sub/robot.kdb/{episode}"], [f"{url}/", f"sub/robot.kdb/{episode}"]):
-            assert glassfs("cat", *words).output == glassfs("cat", robot, episode).output
-        fails(glassfs("ls", f"https://127.0.0.1:{port}/", "-o", "timeout=2"), (
-            f"https://127.0.0.1:{port}: the server does not speak TLS on this port: write http:// instead of https://, "
-            "if that is safe here"
-        ))
 
 
 @pytest.mark.parametrize("words", [

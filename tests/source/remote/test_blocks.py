@@ -46,12 +46,6 @@ def used_by(blocks: RemoteBlocks) -> int:
 # Bytes
 
 
-def test_empty_object_costs_no_request(server: CountingServer) -> None:
-    facts = server.put(0)
-    assert read(opened(server, facts), 0, 0) == b""
-    assert server.requests == []
-
-
 # Errors
 
 
@@ -183,33 +177,6 @@ class Disk(DiskCache):
 
     def note_facts(self, object_key: str, facts: Facts) -> None:
         """Facts are not kept."""
-
-
-def test_fetched_pages_are_on_disk_for_the_next_process(server: CountingServer) -> None:
-    facts = server.put(12 * M + 5)
-    disk = Disk()
-    remote = remote_source(blocks_of(64 * M, disk), server, PATH, facts)
-    read_all(remote, facts, 128 * K)
-    wait_until(lambda: sum(map(len, disk.kept.values())) == facts.size)
-    del server.requests[:]
-    again = remote_source(blocks_of(64 * M, disk), server, PATH, facts)
-    read_all(again, facts, 128 * K)
-    assert server.requests == []
-    other = server.put(12 * M + 5, "two")
-    assert read(remote_source(blocks_of(64 * M, disk), server, PATH, other), 0, M) == content(other, 0, M)
-
-
-def test_head_is_written_to_disk(server: CountingServer) -> None:
-    """A head shorter than a page is not used."""
-    facts = server.put(M)
-    disk = Disk()
-    blocks = blocks_of(64 * M, disk)
-    blocks.put_head(server, PATH, facts, content(facts, 0, PAGE - 1))
-    assert used_by(blocks) == 0
-    blocks.put_head(server, PATH, facts, content(facts, 0, PAGE))
-    blocks.finish()
-    assert [(key[1:3], data) for key, data in disk.kept.items()] == [(("one", 0), content(facts, 0, PAGE))]
-    assert server.requests == []
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])

@@ -16,7 +16,7 @@ from fsspec.registry import _registry
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
+from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.settings import settings
 from glassfs.source.remote import fsspecs
 from glassfs.source.remote import server as requests
@@ -68,18 +68,6 @@ def test_missing_objects_are_not_found(memory: fsspec.AbstractFileSystem) -> Non
         found.list(("a.kdb",))
     with pytest.raises(NotFound, match="is a folder"):
         server("memory://").begin(("glass",), 10)
-
-
-def test_replaced_object_is_changed(memory: fsspec.AbstractFileSystem) -> None:
-    memory.pipe_file("/glass/a.kdb", DATA)
-    found = server("memory://glass")
-    begun = found.begin(("a.kdb",), 10)
-    assert begun is not None
-    memory.pipe_file("/glass/a.kdb", DATA[::-1])
-    with pytest.raises(Changed, match=r"^memory://glass/a.kdb: has been replaced"):
-        found.fetch(("a.kdb",), 0, 10, begun[0]).result()
-    again = found.begin(("a.kdb",), 10, begun[0])
-    assert again is not None and again[1] == DATA[::-1][:10]
 
 
 # Refused URLs

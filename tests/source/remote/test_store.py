@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -353,14 +352,6 @@ class TestObjectsByThemselves:
             store.open(("part.1",))
         with pytest.raises(NotADirectory):
             store.list(())
-
-
-def test_permissions_follow_the_connection(server: FakeServer) -> None:
-    server.put("a/b", b"x")
-    store = folder(server, permissions=0o440)
-    entry, inner = store.entry(("a",)), store.entry(("a", "b"))
-    assert entry.permissions == 0o550
-    assert (inner.uid, inner.gid, inner.permissions) == (os.geteuid(), os.getegid(), 0o440)
 
 
 @pytest.fixture

@@ -356,7 +356,7 @@ class DiskCache:
 
     def get(self, object_key: str, validator: str, sizes: Mapping[int, int]) -> list[bytes] | None:
         """Return the blocks with these numbers, which have these sizes; None unless all are cached."""
-        if not _identifies_bytes(validator):
+        if not Facts(0, validator, 0).has_strong_etag:
             return None
         owner = _owner(object_key, validator)
         found = self._cache.find([owner + _BLOCK.pack(number) for number in sizes])
@@ -365,7 +365,7 @@ class DiskCache:
 
     def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         """Cache a block if possible."""
-        if data and _identifies_bytes(validator):
+        if data and Facts(0, validator, 0).has_strong_etag:
             self._cache.store({_owner(object_key, validator) + _BLOCK.pack(number): data})
 
     def facts(self, object_key: str) -> Facts | None:
@@ -375,22 +375,14 @@ class DiskCache:
 
     def note_facts(self, object_key: str, facts: Facts) -> None:
         """Store the facts that a server reported of an object."""
-        if _identifies_bytes(facts.etag):
+        if facts.has_strong_etag:
             self._cache.store({_owner(object_key, ""): json.dumps(facts).encode()})
-
-    def close(self) -> None:
-        """Release everything; afterwards the cache seems empty. May be called twice."""
-        self._cache.close()
 
 
 def _owner(object_key: str, validator: str) -> bytes:
     """Return a cryptographic hash, so that no other object has the same owner."""
     key, tag = (text.encode("utf-8", "surrogatepass") for text in (object_key, validator))
     return hashlib.blake2b(struct.pack("<Q", len(key)) + key + tag, digest_size=32).digest()
-
-
-def _identifies_bytes(validator: str) -> bool:
-    return Facts(0, validator, 0).has_strong_etag
 
 
 def _submitted(threads: ThreadPoolExecutor, task: Callable[[], None]) -> Future[None] | None:

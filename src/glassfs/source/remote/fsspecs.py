@@ -126,7 +126,8 @@ class FsspecServer(Server):
             for count, info in enumerate(self.ls(system, key)):
                 if count >= MOST_NAMES or abandoned.is_set():
                     raise Unbelievable("its listing does not end")
-                full_name = info.get("name") if isinstance(info, Mapping) else None
+                full_name = info.get("name") if isinstance(info, Mapping) else ""
+                full_name = full_name if isinstance(full_name, str) else ""
                 facts, omitted = None, ""
                 try:
                     facts = facts_of(info)
@@ -134,8 +135,8 @@ class FsspecServer(Server):
                     omitted = f"unreadable object: {error}"
                 # File systems answer a listing of a file in two ways: with an error, or with the file as its only
                 # entry, which may be an object of the folder's name in a bucket, too.
-                is_file = count == 0 and facts is not None and str(full_name).lstrip("/") == folder
-                name = _name_in(folder, full_name, facts is None) if isinstance(full_name, str) else ""
+                is_file = count == 0 and facts is not None and full_name.lstrip("/") == folder
+                name = _name_in(folder, full_name, facts is None)
                 try:
                     raw(name)
                 except UnicodeEncodeError:
@@ -361,7 +362,8 @@ def translated(error: BaseException, shown: str) -> GlassfsError:
     if isinstance(error, GlassfsError):
         return error if error.source else error.at(shown)
     status = _http_status(error)
-    code = _ftp_code(error)
+    found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
+    code = found[1] if found else ""
     number = getattr(error, "errno", None)
     detail = f"HTTP {status}" if status else code
     if isinstance(number, int) and number in errno.errorcode:
@@ -390,8 +392,3 @@ def _http_status(error: BaseException) -> int | None:
             if type(status) is int:
                 return status
     return None
-
-
-def _ftp_code(error: BaseException) -> str:
-    found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
-    return found[1] if found else ""

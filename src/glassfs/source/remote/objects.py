@@ -247,13 +247,18 @@ class ObjectServer(Server):
             return NotAllowed(reason, self.shown(path)), False
         if isinstance(error, (exceptions.InvalidPathError, ValueError)):
             return DeviceFailed("has a name that cannot be sent to the server", self.shown(path)), False
-        reason = _reason(error)
-        if reason == NO_HOST and self._host:
+        # A reason in words of this module: the error may quote what the server was sent.
+        text = str(error)
+        status = _STATUS.search(text)
+        unknown = f"the request failed ({type(error).__name__})"
+        reason = next((cause for sign, cause in _CAUSES if sign in text), unknown)
+        if status is not None:
+            reason = f"the server answers {status[1]}{_detail(error)}"
+        elif reason == NO_HOST and self._host:
             reason = f"there is no host {self._host}; -o endpoint=URL names another server"
         failed = DeviceFailed(reason, self.shown(path))
         if not isinstance(error, exceptions.BaseError):
             return failed, False
-        status = _STATUS.search(str(error))
         if status is not None and status[1].startswith("404"):  # that of a listing
             return self._missing(path, error), False
         return failed, failed.reason not in LASTING and (status is None or status[1].startswith(_RETRYABLE))
@@ -267,18 +272,6 @@ class ObjectServer(Server):
 def _detail(error: Exception) -> str:
     code = _CODE.search(str(error))
     return f", {code[1]}" if code else ""
-
-
-def _reason(error: Exception) -> str:
-    """Return a reason in words of this module: the error may quote what the server was sent."""
-    text = str(error)
-    status = _STATUS.search(text)
-    if status is not None:
-        return f"the server answers {status[1]}{_detail(error)}"
-    for sign, reason in _CAUSES:
-        if sign in text:
-            return reason
-    return f"the request failed ({type(error).__name__})"
 
 
 # The package is imported also in a process that was forked from one that has used it. Its threads do not exist there,

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
+from threading import Event
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
-from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused
+from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.forks import PerProcess
-from glassfs.source.contract import ByteCache, Named
-from glassfs.source.remote import s3_listing
+from glassfs.source.contract import ByteCache, Named, Path
 from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
-from glassfs.source.remote.objects import ListPages, ObjectServer, not_installed, obstore
-from glassfs.source.remote.server import SILENCE_PARTS, Server
+from glassfs.source.remote.objects import CODE, ListPages, ObjectServer, facts_of, not_installed, obstore
+from glassfs.source.remote.server import MOST_NAMES, SILENCE_PARTS, Facts, Listed, Server, calls, is_name
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Connection, Url, parsed
 from glassfs.source.remote.web import WebServer
@@ -24,6 +25,10 @@ DEFAULT_REGION = "us-east-1"
 CREDENTIALS_VALID = timedelta(minutes=10)
 """How long credentials of a provider are used before it is asked again."""
 ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
+MOST_BYTES = 64 << 20
+"""Total length of the names and ETags in one folder."""
+_MISSING = ("404", "NoSuchBucket", "NoSuchKey")
+_DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
@@ -51,7 +56,7 @@ def located(
 
         def folder() -> Named:
             found = store(server, url.path, has_folders=True)
-            if not found.has_names() and url.path:
+            if next(found.list(()), None) is None and url.path:
                 raise NotFound("there is no such object or folder", url.shown)
             return Named(found, (), url.path[-1] if url.path else url.host)
 
@@ -137,9 +142,69 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         options["client_options"]["allow_http"] = endpoint.startswith("http://")
     region = region or DEFAULT_REGION
     client = PerProcess(partial(_client, url, connection, region, endpoint))
-    list_pages = partial(s3_listing.entries, url.host, client)
+
+    async def list_pages(path: Path, shown: str) -> list[Listed]:
+        return await calls.get().run(partial(_list, url.host, client, path, shown))
+
     make = partial(S3Store, url.host, region=region, **credentials, **options)
     return make, endpoint, f"s3.{region}.amazonaws.com", list_pages
+
+
+def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, abandoned: Event) -> list[Listed]:
+    """Return what is in a bucket's folder, page by page; errors call it ``shown``. An abandoned call ends after a page.
+
+    obstore fails to list a folder if one key has an empty part (``a//b``) or a control character, and it collects names
+    without a limit. Here the number of names is limited, and keys that no file can have are marked.
+    """
+    session = client.get()  # raises Refused without botocore
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    prefix = "".join(f"{name}/" for name in path)
+    found: dict[tuple[str, bool], Listed] = {}
+    size = 0
+    request = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/", "EncodingType": "url"}
+    try:
+        while not abandoned.is_set():
+            page = session.list_objects_v2(**request)
+            for listed in _listed_on(page, prefix):
+                size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
+                if len(found) == MOST_NAMES or size > MOST_BYTES:
+                    raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names", shown)
+                found[listed.name, listed.facts is None] = listed
+            if not page.get("IsTruncated"):
+                return list(found.values())
+            # The time bounds a listing without end, and the bytes what it may take; a token that repeats itself
+            # would ask for the same page until then.
+            token = page.get("NextContinuationToken")
+            if not token or token == request.get("ContinuationToken"):
+                raise DeviceFailed("the server says that its listing goes on, but not where", shown)
+            request["ContinuationToken"] = token
+    except GlassfsError:
+        raise
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        if code in _MISSING:
+            raise NotFound("there is no such bucket", shown) from None
+        reason = "the server does not list it" + (f" ({code})" if re.fullmatch(CODE, code) else "")
+        raise (NotAllowed if code in _DENIED else DeviceFailed)(reason, shown) from None
+    except (BotoCoreError, OSError) as error:
+        raise DeviceFailed(f"the listing failed ({type(error).__name__})", shown) from None
+    raise DeviceFailed("the listing does not end in time", shown)
+
+
+def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
+    """Yield what one page lists, without the object that is the folder itself, and keys that are not below it."""
+    found: list[tuple[str, Facts | None]] = [(one["Prefix"], None) for one in page.get("CommonPrefixes", ())]
+    for one in page.get("Contents", ()):
+        facts = facts_of({"size": one["Size"], "e_tag": one.get("ETag"), "last_modified": one["LastModified"]})
+        if facts is not None:
+            found.append((one["Key"], facts))
+    for quoted, facts in found:
+        key = unquote_plus(quoted, errors="surrogateescape")
+        name = key.removeprefix(prefix)
+        if key.startswith(prefix) and name:
+            folder = name.removesuffix("/")
+            yield Listed(folder if facts is None and is_name(folder) else name, facts)
 
 
 def _client(url: Url, connection: Connection, region: str, endpoint: str) -> Any:

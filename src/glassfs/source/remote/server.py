@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -170,10 +171,9 @@ def result_of(coroutine: Coroutine[Any, Any, Result], timeout: float, shown: str
     future = start(coroutine)
     try:
         if work.is_done(future, timeout + settings.server_grace):
-            return future.result()
-        raise _timed_out(timeout, shown)
-    except CancelledError:
-        raise _timed_out(timeout, shown) from None
+            with suppress(CancelledError):
+                return future.result()
+        raise DeviceFailed(f"no answer within {timeout:g} seconds", shown)
     finally:
         future.cancel()
 
@@ -187,17 +187,13 @@ async def retried(attempt: Attempt[Result], timeout: float, shown: str) -> Resul
         try:
             return await asyncio.wait_for(attempt(), max(0.0, deadline - time.monotonic()))
         except (TimeoutError, asyncio.TimeoutError):
-            raise _timed_out(timeout, shown) from None
+            raise DeviceFailed(f"no answer within {timeout:g} seconds", shown) from None
         except Retryable as failed:
             if not left or time.monotonic() + pause >= deadline:
                 raise failed.error.at(shown) from None
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))
         pause *= 2
     raise AssertionError("the last attempt returns or raises")
-
-
-def _timed_out(timeout: float, shown: str) -> DeviceFailed:
-    return DeviceFailed(f"no answer within {timeout:g} seconds", shown)
 
 
 def start(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:

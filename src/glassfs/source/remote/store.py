@@ -60,14 +60,17 @@ class CachedValue(Generic[Value]):
         self._ttl_seconds = ttl_seconds
         self._loads = loads
         self._lock = threading.Lock()
-        self._missing: NotFound | None = None
+        self._outcome: Value | NotFound | None = None
         self._loading: Future[None] | None = None
         self._asked_at = NEVER
         """When loading was last begun."""
         self._known_at = NEVER
         """When the loading that gave the present value was begun."""
-        self.last: Value | None = None
+
+    @property
+    def last(self) -> Value | None:
         """The value that was loaded last, or None."""
+        return None if isinstance(self._outcome, NotFound) else self._outcome
 
     def peek(self) -> Value:
         """Return the value at once if it is known, and refresh it in the background if it is too old.
@@ -110,11 +113,10 @@ class CachedValue(Generic[Value]):
         return self.newer_than(max(0.0, time.monotonic() - self._ttl_seconds))
 
     def _known(self) -> Value:
-        with self._lock:
-            value, missing = self.last, self._missing
-        if missing is not None:
-            raise missing.at()
-        return value  # type: ignore[return-value]  # it is known
+        outcome = self._outcome
+        if isinstance(outcome, NotFound):
+            raise outcome.at()
+        return outcome  # type: ignore[return-value]  # it is known
 
     def _started(self) -> tuple[Future[None], float]:
         """Return the loading under way, or begin one; and when it was begun. Raises Unavailable without threads."""
@@ -125,17 +127,16 @@ class CachedValue(Generic[Value]):
             return self._loading, self._asked_at
 
     def _run(self, asked_at: float) -> None:
-        value, missing = None, None
         try:
-            value = self._load(self.last)
+            outcome: Value | NotFound = self._load(self.last)
         except NotFound as error:
-            missing = error
+            outcome = error
         except BaseException:
             with self._lock:
                 self._loading = None
             raise
         with self._lock:
-            self.last, self._missing, self._known_at, self._loading = value, missing, asked_at, None
+            self._outcome, self._known_at, self._loading = outcome, asked_at, None
 
 
 class _Listing(NamedTuple):
@@ -207,11 +208,6 @@ class RemoteStore(Store):
             (name, self._folder_entry((*path, name), changed_ns)._replace(kind=Kind.OTHER, omitted=reason))
             for name, reason in omitted.items()
         ))
-
-    def has_names(self) -> bool:
-        """Return whether anything is in the root folder."""
-        listing = self._listing(()).fresh()
-        return bool(listing.names or listing.omitted)
 
     def open(self, path: Path) -> Source:
         entry = self.entry(path)
