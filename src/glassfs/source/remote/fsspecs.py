@@ -20,25 +20,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
 from socket import gaierror
-from typing import Any
+from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, Unavailable
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import not_installed
-from glassfs.source.remote.server import (
-    MOST_NAMES,
-    NO_HOST,
-    NO_NAME,
-    BlockingCalls,
-    Facts,
-    Listed,
-    Result,
-    Retryable,
-    Server,
-)
+from glassfs.source.remote.server import MOST_NAMES, NO_HOST, NO_NAME, BlockingCalls, Facts, Listed, Retryable, Server
 from glassfs.source.remote.url import ALIASES, KNOWN, Connection, Url
+
+Result = TypeVar("Result")
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
 NO_SERVERS = frozenset((
@@ -160,7 +152,7 @@ class FsspecServer(Server):
             try:
                 return facts, self._part(system, key, 0, min(size, facts.size), facts)
             except Changed as error:  # just now
-                raise Retryable(error) from None
+                raise Retryable(error.reason) from None
 
         return await self._run(path, work)
 
@@ -193,14 +185,12 @@ class FsspecServer(Server):
                 found = work(system, abandoned)
                 is_sound = not abandoned.is_set()
                 return found
-            except Retryable as error:
-                raise Retryable(error.error.at(shown)) from None
             except BaseException as error:
                 failed = translated(error, shown)
                 # After any error but an answer of the server the state of the connection is unknown.
                 is_sound = isinstance(failed, (NotFound, Changed)) and not abandoned.is_set()
                 if isinstance(failed, DeviceFailed) and not isinstance(error, _LASTING):
-                    raise Retryable(failed) from None
+                    failed = Retryable(failed.reason, failed.source)
                 raise failed from None
             finally:
                 if system is not None and is_sound:

@@ -24,17 +24,7 @@ from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotF
 from glassfs.forks import PerProcess
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.server import (
-    NO_HOST,
-    SECOND,
-    SILENCE_PARTS,
-    Attempt,
-    Facts,
-    Listed,
-    Result,
-    Retryable,
-    Server,
-)
+from glassfs.source.remote.server import NO_HOST, SECOND, TRIES, Attempt, Facts, Listed, Result, Retryable, Server
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -46,12 +36,12 @@ CODE = r"(?:[A-Z][a-z]{1,20}){2,8}"
 _CODE = re.compile(rf"<Code>({CODE})</Code>")
 NO_RANGES = "the server ignores the Range header and sends whole files"
 UNTRUSTED = "its certificate is not trusted"
-NO_WEBDAV = "the server does not speak WebDAV"
+NO_DAV = "the server does not speak WebDAV"
 ENDLESS = "it redirects without end"
-LASTING = (UNTRUSTED, NO_WEBDAV, ENDLESS)
+FINAL = (UNTRUSTED, NO_DAV, ENDLESS)
 """Reasons that the next attempt would have as well."""
 _CAUSES = (
-    ("Error decoding PROPFIND response", NO_WEBDAV),
+    ("Error decoding PROPFIND response", NO_DAV),
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
     ("dns error", NO_HOST),
     ("Connection refused", "the connection is refused"),
@@ -108,7 +98,7 @@ class ObjectServer(Server):
     @staticmethod
     def options(timeout: float) -> dict[str, Any]:
         """Return the options of every obstore store. It does not retry: this module does, for bodies as well."""
-        silence = timedelta(seconds=timeout / SILENCE_PARTS)
+        silence = timedelta(seconds=timeout / TRIES)
         return {
             "client_options": {
                 "timeout": timedelta(seconds=timeout), "connect_timeout": silence, "read_timeout": silence,
@@ -120,7 +110,7 @@ class ObjectServer(Server):
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server may send names without end, and obstore returns them all at once. The time bounds how many it can
         # collect; where names can be had page by page, a folder that takes longer is listed so from then on.
-        limit = self.timeout / SILENCE_PARTS
+        limit = self.timeout / TRIES
         if self._list_pages is not None:
             limit = min(limit, settings.long_listing)
         if path not in self._listed_by_page:
@@ -202,13 +192,13 @@ class ObjectServer(Server):
         except (exceptions.NotSupportedError, exceptions.GenericError) as error:
             if isinstance(error, exceptions.GenericError) and "non-partial response" not in str(error):
                 raise
-            raise NoRanges(DeviceFailed(NO_RANGES)) from None
+            raise NoRanges(NO_RANGES) from None
 
     async def _body(self, result: Any, start: int, end: int) -> bytes:
         """Return the bytes ``[start, end)`` of an object from an answer, of which little more is read."""
         first, last = result.range
         if not first <= start <= end <= last:
-            raise Retryable(DeviceFailed("the server sends another range of bytes than the one asked for"))
+            raise Retryable("the server sends another range of bytes than the one asked for")
         # A server without ranges sends what comes before and after as well. The first is skipped, and the connection is
         # given up before the second. If nothing should come after, a longer body is an error.
         pieces, rest, skip = [], end - start, start - first
@@ -221,32 +211,31 @@ class ObjectServer(Server):
         # obstore does not repeat a request whose body breaks off, as it has returned the answer by then.
         if rest > 0 or (rest and last == end):
             word = "more" if rest < 0 else "fewer"
-            raise Retryable(DeviceFailed(f"the server sends {word} than the {end - start} bytes that it announced"))
+            raise Retryable(f"the server sends {word} than the {end - start} bytes that it announced")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _translated(self, path: Path, work: Awaitable[Result]) -> Result:
         """Await ``work`` and raise obstore's errors as GlassfsError or Retryable."""
         try:
             return await work
-        except (GlassfsError, Retryable, asyncio.CancelledError):
+        except (GlassfsError, asyncio.CancelledError):
             raise
         except Exception as error:
-            failed, is_retryable = self.failure(path, error)
-            raise (Retryable(failed) if is_retryable else failed) from None
+            raise self.failure(path, error) from None
 
-    def failure(self, path: Path, error: Exception) -> tuple[GlassfsError, bool]:
-        """Return the error to raise for one of obstore's, and whether another attempt may succeed."""
+    def failure(self, path: Path, error: Exception) -> GlassfsError:
+        """Return the error to raise for one of obstore's: Retryable if another attempt may succeed."""
         exceptions = self._library.exceptions
         if isinstance(error, FileNotFoundError):
-            return self._missing(path, error), False
+            return self._missing(path, error)
         if isinstance(error, exceptions.PermissionDeniedError):
             reason = f"access denied (HTTP 403{_detail(error)}): check the credentials"
-            return NotAllowed(reason, self.shown(path)), False
+            return NotAllowed(reason, self.shown(path))
         if isinstance(error, exceptions.UnauthenticatedError):
             reason = f"access denied (HTTP 401{_detail(error)}): pass credentials with -o profile=… or anonymous"
-            return NotAllowed(reason, self.shown(path)), False
+            return NotAllowed(reason, self.shown(path))
         if isinstance(error, (exceptions.InvalidPathError, ValueError)):
-            return DeviceFailed("has a name that cannot be sent to the server", self.shown(path)), False
+            return DeviceFailed("has a name that cannot be sent to the server", self.shown(path))
         # A reason in words of this module: the error may quote what the server was sent.
         text = str(error)
         status = _STATUS.search(text)
@@ -256,12 +245,11 @@ class ObjectServer(Server):
             reason = f"the server answers {status[1]}{_detail(error)}"
         elif reason == NO_HOST and self._host:
             reason = f"there is no host {self._host}; -o endpoint=URL names another server"
-        failed = DeviceFailed(reason, self.shown(path))
-        if not isinstance(error, exceptions.BaseError):
-            return failed, False
         if status is not None and status[1].startswith("404"):  # that of a listing
-            return self._missing(path, error), False
-        return failed, failed.reason not in LASTING and (status is None or status[1].startswith(_RETRYABLE))
+            return self._missing(path, error)
+        is_passing = reason not in FINAL and (status is None or status[1].startswith(_RETRYABLE))
+        kind = Retryable if is_passing and isinstance(error, exceptions.BaseError) else DeviceFailed
+        return kind(reason, self.shown(path))
 
     def _missing(self, path: Path, error: Exception) -> NotFound:
         code = _CODE.search(str(error))

@@ -16,7 +16,7 @@ from glassfs.forks import PerProcess
 from glassfs.source.contract import ByteCache, Named, Path
 from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
 from glassfs.source.remote.objects import CODE, ListPages, ObjectServer, facts_of, not_installed, obstore
-from glassfs.source.remote.server import MOST_NAMES, SILENCE_PARTS, Facts, Listed, Server, calls, is_name
+from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Server, calls, is_name
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Connection, Url, parsed
 from glassfs.source.remote.web import WebServer
@@ -213,7 +213,7 @@ def _client(url: Url, connection: Connection, region: str, endpoint: str) -> Any
     from botocore import UNSIGNED
     from botocore.config import Config
 
-    silence = connection.timeout / SILENCE_PARTS
+    silence = connection.timeout / TRIES
     config = Config(
         signature_version=UNSIGNED if connection.anonymous else None, connect_timeout=silence, read_timeout=silence,
         retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},

@@ -34,20 +34,16 @@ MOST_NAMES = 1_000_000
 """Names that one folder may have. A name takes some 400 bytes."""
 
 ATTEMPTS = 6
-SILENCE_PARTS = 3
-"""An attempt fails after this part of the timeout without a byte, so that there is time for another one."""
+TRIES = 3
+"""How many silent attempts fit into the timeout: each fails after this part of it without a byte."""
 MOST_HANGING = 32
 
 Result = TypeVar("Result")
 Attempt = Callable[[], Coroutine[Any, Any, Result]]
 
 
-class Retryable(Exception):
-    """An attempt failed with ``error``, and another one may succeed."""
-
-    def __init__(self, error: GlassfsError) -> None:
-        super().__init__(error)
-        self.error = error
+class Retryable(DeviceFailed):
+    """An attempt failed, and another one may succeed."""
 
 
 class Facts(NamedTuple):
@@ -190,7 +186,7 @@ async def retried(attempt: Attempt[Result], timeout: float, shown: str) -> Resul
             raise DeviceFailed(f"no answer within {timeout:g} seconds", shown) from None
         except Retryable as failed:
             if not left or time.monotonic() + pause >= deadline:
-                raise failed.error.at(shown) from None
+                raise DeviceFailed(failed.reason, failed.source or shown) from None
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))
         pause *= 2
     raise AssertionError("the last attempt returns or raises")

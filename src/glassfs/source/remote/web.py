@@ -24,7 +24,7 @@ from hashlib import blake2b
 from html import unescape
 from itertools import chain, islice, pairwise
 from threading import Event
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
@@ -37,30 +37,11 @@ from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import (
-    LASTING,
-    NO_RANGES,
-    NO_WEBDAV,
-    UNTRUSTED,
-    NoRanges,
-    ObjectServer,
-    facts_of,
-    obstore,
-)
-from glassfs.source.remote.server import (
-    MOST_NAMES,
-    SECOND,
-    SILENCE_PARTS,
-    Facts,
-    Listed,
-    Result,
-    Retryable,
-    calls,
-    is_name,
-    result_of,
-    retried,
-)
+from glassfs.source.remote.objects import FINAL, NO_DAV, NO_RANGES, UNTRUSTED, NoRanges, ObjectServer, facts_of, obstore
+from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Retryable, calls, is_name, result_of, retried
 from glassfs.source.remote.url import Connection, Url
+
+Result = TypeVar("Result")
 
 NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
 TLS = "the server speaks TLS on this port: write https:// instead of http://"
@@ -73,9 +54,9 @@ MOST_WHOLE = 64 << 20
 AT_ONCE = 32
 """Objects that are asked for their facts at once."""
 REMEMBERED, REMEMBERED_ROWS = 10_000, 250_000
-SETTLED_NS = 120 * SECOND
+SETTLED_NS = 120 * 10**9
 """Age from which an object that changes gets another time on a page, which may have times in whole minutes."""
-_NO_WEBDAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_WEBDAV}")
+_NO_DAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_DAV}")
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
 _PAGES = ("text/html", "application/xhtml+xml")
 
@@ -149,7 +130,7 @@ class WebServer(ObjectServer):
 
         Takes up to two seconds. Nothing of the URL is sent besides the name of the host.
         """
-        if error.reason in LASTING:
+        if error.reason in FINAL:
             return error
         is_http, host = self._url.scheme == "http", self._url.host
         if not urlsplit(f"//{host}").port:
@@ -188,7 +169,7 @@ class WebServer(ObjectServer):
 
         def ask(abandoned: Event) -> str | None:
             try:
-                _requested(url, headers, self.timeout / SILENCE_PARTS, lambda answer: None)
+                _requested(url, headers, self.timeout / TRIES, lambda answer: None)
             except _Unreachable:
                 pass
             except HTTPError as error:
@@ -206,7 +187,7 @@ class WebServer(ObjectServer):
             try:
                 by_webdav = await self._translated(path, super()._list(path))
             except (DeviceFailed, NotAllowed) as error:
-                if not _NO_WEBDAV.search(error.reason):
+                if not _NO_DAV.search(error.reason):
                     raise
         # obstore returns nothing for a missing folder, and servers may call those missing that they only send.
         if by_webdav or (by_webdav is not None and self._url.query):
@@ -242,7 +223,7 @@ class WebServer(ObjectServer):
             return bytes(page), answer.geturl()
 
         try:
-            page, final = _requested(url, {"Accept": "text/html", **self._headers}, self.timeout / SILENCE_PARTS, whole)
+            page, final = _requested(url, {"Accept": "text/html", **self._headers}, self.timeout / TRIES, whole)
         except HTTPError as error:
             status = error.code
         else:
@@ -290,6 +271,8 @@ class WebServer(ObjectServer):
                 return await self._translated(path, self._asked(path))
             except NotFound:
                 return None
+            except Retryable:
+                raise
             except GlassfsError as error:
                 return f"unreadable object: {error.reason}"
 
@@ -420,18 +403,18 @@ def _requested(
     except HTTPError as error:
         with error:
             if error.code in (408, 425, 429) or error.code >= 500:
-                raise Retryable(DeviceFailed(f"the server answers {error.code}")) from None
+                raise Retryable(f"the server answers {error.code}") from None
             raise
     except (OSError, http.client.HTTPException) as error:
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise DeviceFailed(UNTRUSTED, url.shown) from None
         if isinstance(cause, TimeoutError):
-            raise Retryable(DeviceFailed("it does not answer")) from None
+            raise Retryable("it does not answer") from None
         # Only these say that the request did not reach a server: after any other error it may redirect the next one.
         if isinstance(cause, (ConnectionRefusedError, socket.gaierror, ssl.SSLError)):
-            raise _Unreachable(DeviceFailed("it cannot be reached")) from None
-        raise Retryable(DeviceFailed("its answer is incomplete or is not HTTP")) from None
+            raise _Unreachable("it cannot be reached") from None
+        raise Retryable("its answer is incomplete or is not HTTP") from None
 
 
 def _authorization(url: Url, connection: Connection) -> dict[str, str]:
