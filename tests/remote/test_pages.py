@@ -248,7 +248,7 @@ def test_too_many_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_slow_page_ends_with_the_timeout(site: Site) -> None:
-    with HttpServer(site, faults=for_each(Drip(1, 0.2))) as server, pytest.raises(DeviceFailed):
+    with HttpServer(site, faults=for_each(Drip(0.2))) as server, pytest.raises(DeviceFailed):
         store_of(f"{server.url}/data/", timeout=1.5)
 
 

@@ -139,7 +139,7 @@ class FsspecServer(Server):
                 raise NotFound("is a file")
             return list(listed.values())
 
-        return await self._run(path, work)
+        return await self._run(work)
 
     async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
         def work(system: Any, abandoned: threading.Event) -> tuple[Facts, bytes] | None:
@@ -154,10 +154,10 @@ class FsspecServer(Server):
             except Changed as error:  # just now
                 raise Retryable(error.reason) from None
 
-        return await self._run(path, work)
+        return await self._run(work)
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        return await self._run(path, lambda system, abandoned: self._part(
+        return await self._run(lambda system, abandoned: self._part(
             system, self.pinned(system, self.key(path)), offset, size, facts,
         ))
 
@@ -174,10 +174,8 @@ class FsspecServer(Server):
             raise DeviceFailed(f"the server sends {len(data)} bytes instead of {size}")
         return bytes(data)
 
-    async def _run(self, path: Path, work: Callable[[Any, threading.Event], Result]) -> Result:
+    async def _run(self, work: Callable[[Any, threading.Event], Result]) -> Result:
         """Return what ``work`` does on a thread with a connected file system. Raises GlassfsError or Retryable."""
-        shown = self.shown(path)
-
         def run(abandoned: threading.Event) -> Result:
             system, is_sound = None, False
             try:
@@ -186,11 +184,11 @@ class FsspecServer(Server):
                 is_sound = not abandoned.is_set()
                 return found
             except BaseException as error:
-                failed = translated(error, shown)
+                failed = translated(error)
                 # After any error but an answer of the server the state of the connection is unknown.
                 is_sound = isinstance(failed, (NotFound, Changed)) and not abandoned.is_set()
                 if isinstance(failed, DeviceFailed) and not isinstance(error, _LASTING):
-                    failed = Retryable(failed.reason, failed.source)
+                    failed = Retryable(failed.reason)
                 raise failed from None
             finally:
                 if system is not None and is_sound:
@@ -199,10 +197,7 @@ class FsspecServer(Server):
                 elif system is not None:
                     self._disconnect(system)
 
-        try:
-            return await self._calls.run(run)
-        except DeviceFailed as error:
-            raise error.at(shown) from None
+        return await self._calls.run(run)
 
     def _taken(self) -> Any:
         """Return the file system that was used last, or a new one."""
@@ -347,10 +342,10 @@ def _mtime_ns(info: Mapping[Any, Any]) -> int:
     return 0
 
 
-def translated(error: BaseException, shown: str) -> GlassfsError:
-    """Return the GlassfsError for an exception of a file system; messages call the object ``shown``."""
+def translated(error: BaseException) -> GlassfsError:
+    """Return the GlassfsError for an exception of a file system."""
     if isinstance(error, GlassfsError):
-        return error if error.source else error.at(shown)
+        return error
     status = _http_status(error)
     found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
     code = found[1] if found else ""
@@ -360,18 +355,18 @@ def translated(error: BaseException, shown: str) -> GlassfsError:
         detail = os.strerror(number)
     text = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
     if isinstance(error, FileNotFoundError) or status in _MISSING or code == "550":
-        return NotFound("does not exist", shown)
+        return NotFound("does not exist")
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
-        return NotFound("is a folder where a file is expected, or a file where a folder is", shown)
+        return NotFound("is a folder where a file is expected, or a file where a folder is")
     if isinstance(error, PermissionError) or status in _DENIED or code in _FTP_DENIED:
-        return NotAllowed(f"access denied: {text}", shown)
+        return NotAllowed(f"access denied: {text}")
     if status == 412:
-        return Changed("has been replaced by another object", shown)
+        return Changed("has been replaced by another object")
     if isinstance(error, gaierror):
-        return DeviceFailed(NO_HOST, shown)
+        return DeviceFailed(NO_HOST)
     if isinstance(error, MemoryError) or number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return Unavailable(f"no descriptors or no memory left: {text}", shown)
-    return DeviceFailed(text, shown)
+        return Unavailable(f"no descriptors or no memory left: {text}")
+    return DeviceFailed(text)
 
 
 def _http_status(error: BaseException) -> int | None:

@@ -54,7 +54,7 @@ _CAUSES = (
 NAME = "obstore"
 _is_used = False
 """Whether this process, or one that it was forked from, has used obstore."""
-ListPages = Callable[[Path, str], Coroutine[Any, Any, list[Listed]]]
+ListPages = Callable[[Path], Coroutine[Any, Any, list[Listed]]]
 
 
 def facts_of(meta: Mapping[str, Any]) -> Facts | None:
@@ -119,26 +119,26 @@ class ObjectServer(Server):
             except DeviceFailed as error:
                 failed = error
             except (TimeoutError, asyncio.TimeoutError):
-                failed = DeviceFailed(f"the listing takes more than {limit:.3g} seconds", self.shown(path))
+                failed = DeviceFailed(f"the listing takes more than {limit:.3g} seconds")
             if self._list_pages is None:
                 raise failed
-            log.info("%s; listing it page by page", printable(str(failed)))
+            log.info("%s: %s; listing it page by page", printable(self.shown(path)), failed.reason)
             self._listed_by_page.add(path)
-        return await self._list_pages(path, self.shown(path))  # type: ignore[misc]  # not None here
+        return await self._list_pages(path)  # type: ignore[misc]  # not None here
 
     async def _retried(self, path: Path, attempt: Attempt[Result]) -> Result:
-        return await super()._retried(path, lambda: self._translated(path, attempt()))
+        return await super()._retried(path, lambda: self._translated(attempt()))
 
     async def _list_at_once(self, path: Path) -> Sequence[Listed]:
         try:
             found = await self._library.list_with_delimiter_async(self._store, "/".join(path) or None)
         except (self._library.exceptions.InvalidPathError, ValueError):
             reason = "cannot be listed: an object in it has a name with an empty part or a control character"
-            raise DeviceFailed(reason, self.shown(path)) from None
+            raise DeviceFailed(reason) from None
         except self._library.exceptions.GenericError as error:
             if "nvalid list response" in str(error):
                 reason = "cannot be listed: an object in it has a name that is not UTF-8"
-                raise DeviceFailed(reason, self.shown(path)) from None
+                raise DeviceFailed(reason) from None
             raise
         depth = len(path)
         listed = [Listed(one.split("/")[depth], None) for one in found["common_prefixes"] if one.count("/") >= depth]
@@ -165,7 +165,7 @@ class ObjectServer(Server):
             return Facts(0, "", 0), b""
         facts = facts_of(result.meta)
         if facts is None:
-            raise DeviceFailed("the server reports an impossible size", self.shown(path))
+            raise DeviceFailed("the server reports an impossible size")
         if known is not None and known.fits(facts):
             return None
         return facts, await self._body(result, 0, min(size, facts.size))
@@ -177,11 +177,11 @@ class ObjectServer(Server):
         try:
             result = await self._get(path, options)
         except self._library.exceptions.PreconditionError:
-            raise Changed("has been replaced by another object", self.shown(path)) from None
+            raise Changed("has been replaced by another object") from None
         # Some servers ignore If-Match, so the ETag of each answer is compared as well.
         now = facts_of(result.meta)
         if now is None or not facts.fits(now):
-            raise Changed("has been replaced by another object", self.shown(path))
+            raise Changed("has been replaced by another object")
         return await self._body(result, offset, offset + size)
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
@@ -214,28 +214,28 @@ class ObjectServer(Server):
             raise Retryable(f"the server sends {word} than the {end - start} bytes that it announced")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _translated(self, path: Path, work: Awaitable[Result]) -> Result:
+    async def _translated(self, work: Awaitable[Result]) -> Result:
         """Await ``work`` and raise obstore's errors as GlassfsError or Retryable."""
         try:
             return await work
         except (GlassfsError, asyncio.CancelledError):
             raise
         except Exception as error:
-            raise self.failure(path, error) from None
+            raise self.failure(error) from None
 
-    def failure(self, path: Path, error: Exception) -> GlassfsError:
+    def failure(self, error: Exception) -> GlassfsError:
         """Return the error to raise for one of obstore's: Retryable if another attempt may succeed."""
         exceptions = self._library.exceptions
         if isinstance(error, FileNotFoundError):
-            return self._missing(path, error)
+            return self._missing(error)
         if isinstance(error, exceptions.PermissionDeniedError):
             reason = f"access denied (HTTP 403{_detail(error)}): check the credentials"
-            return NotAllowed(reason, self.shown(path))
+            return NotAllowed(reason)
         if isinstance(error, exceptions.UnauthenticatedError):
             reason = f"access denied (HTTP 401{_detail(error)}): pass credentials with -o profile=… or anonymous"
-            return NotAllowed(reason, self.shown(path))
+            return NotAllowed(reason)
         if isinstance(error, (exceptions.InvalidPathError, ValueError)):
-            return DeviceFailed("has a name that cannot be sent to the server", self.shown(path))
+            return DeviceFailed("has a name that cannot be sent to the server")
         # A reason in words of this module: the error may quote what the server was sent.
         text = str(error)
         status = _STATUS.search(text)
@@ -246,15 +246,15 @@ class ObjectServer(Server):
         elif reason == NO_HOST and self._host:
             reason = f"there is no host {self._host}; -o endpoint=URL names another server"
         if status is not None and status[1].startswith("404"):  # that of a listing
-            return self._missing(path, error)
+            return self._missing(error)
         is_passing = reason not in FINAL and (status is None or status[1].startswith(_RETRYABLE))
         kind = Retryable if is_passing and isinstance(error, exceptions.BaseError) else DeviceFailed
-        return kind(reason, self.shown(path))
+        return kind(reason)
 
-    def _missing(self, path: Path, error: Exception) -> NotFound:
+    def _missing(self, error: Exception) -> NotFound:
         code = _CODE.search(str(error))
         is_bucket = code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound")
-        return NotFound("there is no such bucket" if is_bucket else "there is no such object", self.shown(path))
+        return NotFound("there is no such bucket" if is_bucket else "there is no such object")
 
 
 def _detail(error: Exception) -> str:

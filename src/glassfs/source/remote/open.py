@@ -143,15 +143,15 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     region = region or DEFAULT_REGION
     client = PerProcess(partial(_client, url, connection, region, endpoint))
 
-    async def list_pages(path: Path, shown: str) -> list[Listed]:
-        return await calls.get().run(partial(_list, url.host, client, path, shown))
+    async def list_pages(path: Path) -> list[Listed]:
+        return await calls.get().run(partial(_list, url.host, client, path))
 
     make = partial(S3Store, url.host, region=region, **credentials, **options)
     return make, endpoint, f"s3.{region}.amazonaws.com", list_pages
 
 
-def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, abandoned: Event) -> list[Listed]:
-    """Return what is in a bucket's folder, page by page; errors call it ``shown``. An abandoned call ends after a page.
+def _list(bucket: str, client: PerProcess[Any], path: Path, abandoned: Event) -> list[Listed]:
+    """Return what is in a bucket's folder, page by page. An abandoned call ends after a page.
 
     obstore fails to list a folder if one key has an empty part (``a//b``) or a control character, and it collects names
     without a limit. Here the number of names is limited, and keys that no file can have are marked.
@@ -169,7 +169,7 @@ def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, abandone
             for listed in _listed_on(page, prefix):
                 size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
                 if len(found) == MOST_NAMES or size > MOST_BYTES:
-                    raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names", shown)
+                    raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names")
                 found[listed.name, listed.facts is None] = listed
             if not page.get("IsTruncated"):
                 return list(found.values())
@@ -177,19 +177,19 @@ def _list(bucket: str, client: PerProcess[Any], path: Path, shown: str, abandone
             # would ask for the same page until then.
             token = page.get("NextContinuationToken")
             if not token or token == request.get("ContinuationToken"):
-                raise DeviceFailed("the server says that its listing goes on, but not where", shown)
+                raise DeviceFailed("the server says that its listing goes on, but not where")
             request["ContinuationToken"] = token
     except GlassfsError:
         raise
     except ClientError as error:
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code in _MISSING:
-            raise NotFound("there is no such bucket", shown) from None
+            raise NotFound("there is no such bucket") from None
         reason = "the server does not list it" + (f" ({code})" if re.fullmatch(CODE, code) else "")
-        raise (NotAllowed if code in _DENIED else DeviceFailed)(reason, shown) from None
+        raise (NotAllowed if code in _DENIED else DeviceFailed)(reason) from None
     except (BotoCoreError, OSError) as error:
-        raise DeviceFailed(f"the listing failed ({type(error).__name__})", shown) from None
-    raise DeviceFailed("the listing does not end in time", shown)
+        raise DeviceFailed(f"the listing failed ({type(error).__name__})") from None
+    raise DeviceFailed("the listing does not end in time")
 
 
 def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:

@@ -186,7 +186,9 @@ async def retried(attempt: Attempt[Result], timeout: float, shown: str) -> Resul
             raise DeviceFailed(f"no answer within {timeout:g} seconds", shown) from None
         except Retryable as failed:
             if not left or time.monotonic() + pause >= deadline:
-                raise DeviceFailed(failed.reason, failed.source or shown) from None
+                raise DeviceFailed(failed.reason, shown) from None
+        except GlassfsError as error:
+            raise error.at(shown) from None
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))
         pause *= 2
     raise AssertionError("the last attempt returns or raises")

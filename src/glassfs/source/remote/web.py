@@ -185,7 +185,7 @@ class WebServer(ObjectServer):
         by_webdav: Sequence[Listed] | None = None
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
             try:
-                by_webdav = await self._translated(path, super()._list(path))
+                by_webdav = await self._translated(super()._list(path))
             except (DeviceFailed, NotAllowed) as error:
                 if not _NO_DAV.search(error.reason):
                     raise
@@ -193,7 +193,7 @@ class WebServer(ObjectServer):
         if by_webdav or (by_webdav is not None and self._url.query):
             return by_webdav
         if self._url.query:
-            raise Refused("the server lists no folders; name what is in it by its own URL", self.shown(path))
+            raise Refused("the server lists no folders; name what is in it by its own URL")
         try:
             rows = await calls.get().run(partial(self._rows, path))
         except Refused:
@@ -212,12 +212,12 @@ class WebServer(ObjectServer):
 
         def whole(answer: http.client.HTTPResponse) -> tuple[bytes, str]:
             if answer.headers.get_content_type() not in _PAGES:
-                raise Refused("the server sends a file and no listing for it", url.shown)
+                raise Refused("the server sends a file and no listing for it")
             page = bytearray()
             while not abandoned.is_set() and (piece := answer.read1(64 << 10)):
                 page += piece
                 if len(page) > MOST_BYTES:
-                    raise TooLarge(f"has a listing of more than {MOST_BYTES >> 20} MiB", url.shown)
+                    raise TooLarge(f"has a listing of more than {MOST_BYTES >> 20} MiB")
             if answer.length:
                 raise http.client.IncompleteRead(b"", answer.length)
             return bytes(page), answer.geturl()
@@ -227,12 +227,12 @@ class WebServer(ObjectServer):
         except HTTPError as error:
             status = error.code
         else:
-            return rows_of(page, final, path, url.shown)
+            return rows_of(page, final, path)
         if status in (404, 410):
-            raise NotFound("there is no such object", url.shown)
+            raise NotFound("there is no such object")
         if status == 401:
-            raise NotAllowed("access denied (HTTP 401): put the credentials into ~/.netrc", url.shown)
-        raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL", url.shown)
+            raise NotAllowed("access denied (HTTP 401): put the credentials into ~/.netrc")
+        raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL")
 
     async def _with_facts(self, path: Path, rows: Mapping[str, bytes | None]) -> list[Listed]:
         """Return what is on a page; objects are asked for their facts unless their rows are as before."""
@@ -268,7 +268,7 @@ class WebServer(ObjectServer):
 
         async def attempt() -> Facts | str | None:
             try:
-                return await self._translated(path, self._asked(path))
+                return await self._translated(self._asked(path))
             except NotFound:
                 return None
             except Retryable:
@@ -307,13 +307,13 @@ class WebServer(ObjectServer):
                 pass
         result = await self._library.get_async(self._store, "/".join(path))
         if result.meta["size"] > MOST_WHOLE:
-            raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}", self.shown(path))
+            raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}")
         self._sends_whole.put(path, True)
         return result
 
 
-def rows_of(page: bytes, url: str, path: Path, shown: str) -> dict[str, bytes | None]:
-    """Return the names in the folder at ``path`` by the page with this URL; errors call it ``shown``.
+def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
+    """Return the names in the folder at ``path`` by the page with this URL.
 
     The value of a folder is None, that of a file is a digest of its row in the page, which has its time and so changes
     with the file; b"" if there is no time in it. Raises TooLarge, and Refused if the page is no listing: if no title or
@@ -348,7 +348,7 @@ def rows_of(page: bytes, url: str, path: Path, shown: str) -> dict[str, bytes | 
             else:
                 rows.setdefault(name, b"")
         if len(rows) > MOST_NAMES:
-            raise TooLarge(f"has a listing of more than {MOST_NAMES} names", shown)
+            raise TooLarge(f"has a listing of more than {MOST_NAMES} names")
     titles = [
         unescape(_TAG.sub(b"", found[1]).decode("utf-8", "surrogateescape"))
         for found in islice(_TITLE.finditer(page), MOST_TITLES)
@@ -357,7 +357,7 @@ def rows_of(page: bytes, url: str, path: Path, shown: str) -> dict[str, bytes | 
     if not any(map(_CALLED_LISTING.match, titles)):
         ends = [title.strip().rstrip("/").rpartition("/")[2] for title in titles if title.strip()]
         if (path[-1] if path else "") not in ends or foreign > max(1, len(rows)):
-            raise Refused("the server sends a page that is no listing; name what is in it by its own URL", shown)
+            raise Refused("the server sends a page that is no listing; name what is in it by its own URL")
     return rows
 
 
@@ -391,7 +391,7 @@ def _requested(
     try:
         path = quote("/".join(url.path), errors="surrogateescape") + ("/" if url.path and url.is_folder else "")
     except UnicodeEncodeError:
-        raise NotFound("there is no such object", url.shown) from None
+        raise NotFound("there is no such object") from None
     query = quote(url.query, _PLAIN_IN_QUERY, errors="surrogateescape")
     address = f"{url.scheme}://{url.host}/{path}{f'?{query}' if query else ''}"
     request = Request(address, headers={"User-Agent": "glassfs", **headers})
@@ -408,7 +408,7 @@ def _requested(
     except (OSError, http.client.HTTPException) as error:
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, ssl.SSLCertVerificationError):
-            raise DeviceFailed(UNTRUSTED, url.shown) from None
+            raise DeviceFailed(UNTRUSTED) from None
         if isinstance(cause, TimeoutError):
             raise Retryable("it does not answer") from None
         # Only these say that the request did not reach a server: after any other error it may redirect the next one.
