@@ -271,17 +271,17 @@ def _class_of(url: Url) -> Any:
     try:
         import fsspec
     except ImportError:
-        raise Refused(not_installed(), url.shown) from None
+        raise Refused(not_installed()) from None
     if url.scheme in NO_SERVERS or url.scheme in KNOWN:
-        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}", url.shown)
+        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}")
     try:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
         if url.scheme in ("sftp", "ssh"):
-            raise Refused(not_installed("ssh"), url.shown) from None
-        raise Refused(f"{url.scheme}:// needs another package: {error}", url.shown) from None
+            raise Refused(not_installed("ssh")) from None
+        raise Refused(f"{url.scheme}:// needs another package: {error}") from None
     except ValueError:
-        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None
+        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}") from None
 
 
 def _supported() -> str:

@@ -271,12 +271,12 @@ def not_installed(extra: str = "remote") -> str:
     return f"needs more than is installed: {installing.command(extra)}"
 
 
-def obstore(shown: str) -> ModuleType:
-    """Return the package; ``shown`` is the URL that needs it. Raises Refused if it is not installed."""
+def obstore() -> ModuleType:
+    """Return the package. Raises Refused if it is not installed."""
     try:
         return _module.get()
     except ImportError:
-        raise Refused(not_installed(), shown) from None
+        raise Refused(not_installed()) from None
 
 
 def _load() -> ModuleType:

@@ -85,24 +85,29 @@ def located(
 
 def server_of(url: Url, connection: Connection) -> Server:
     """Return the server of a URL. Raises Refused and NotAllowed."""
-    if url.scheme not in (*WEB, *_BUCKETS):
+    try:
+        if url.scheme in _BUCKETS:
+            return bucket_of(url, connection, ObjectServer)
+        if url.scheme in WEB:
+            return WebServer(url, connection)
         from glassfs.source.remote.fsspecs import FsspecServer
         from glassfs.source.remote.protocols import SERVERS
 
         return SERVERS.get(url.scheme, FsspecServer)(url, connection)
-    return bucket_of(url, connection, ObjectServer) if url.scheme in _BUCKETS else WebServer(url, connection)
+    except GlassfsError as error:
+        raise error.at(url.shown) from None
 
 
 def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnyServer:
     """Return the server of a bucket's URL. Raises Refused and NotAllowed."""
     if not url.host:
-        raise Refused("names no bucket", url.shown)
-    library = obstore(url.shown)
+        raise Refused("names no bucket")
+    library = obstore()
     make, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
         store = make()
     except Exception:  # its message may repeat a credential
-        raise Refused("cannot be opened: its name, an option or a credential is malformed", url.shown) from None
+        raise Refused("cannot be opened: its name, an option or a credential is malformed") from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     host = urlsplit(endpoint).hostname or host
     return kind(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
@@ -124,24 +129,22 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         if connection.token:
             credentials["session_token"] = connection.token
     elif connection.profile or not all(map(os.environ.get, _KEYS)):
-        session = _session(url, connection.profile)
+        session = _session(connection.profile)
         found = session.get_credentials()
         if found is None:
-            raise NotAllowed(
-                "there are no credentials, neither in the environment nor in the usual files; "
-                "for a public bucket pass the option anonymous", url.shown,
-            )
+            reason = "there are no credentials, neither in the environment nor in the usual files"
+            raise NotAllowed(f"{reason}; for a public bucket pass the option anonymous")
         credentials["credential_provider"] = partial(_provide, found)
     has_files = any(os.path.exists(os.path.expanduser(os.environ.get(name) or usual)) for name, usual in _FILES)
     if not (region and endpoint) and (session is not None or has_files):
-        session = session or _session(url, connection.profile)
+        session = session or _session(connection.profile)
         region = region or session.get_config_variable("region") or ""
         endpoint = endpoint or _configured_endpoint(session)
     if endpoint:
         credentials["endpoint"] = endpoint
         options["client_options"]["allow_http"] = endpoint.startswith("http://")
     region = region or DEFAULT_REGION
-    client = PerProcess(partial(_client, url, connection, region, endpoint))
+    client = PerProcess(partial(_client, connection, region, endpoint))
 
     async def list_pages(path: Path) -> list[Listed]:
         return await calls.get().run(partial(_list, url.host, client, path))
@@ -207,9 +210,9 @@ def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
             yield Listed(folder if facts is None and is_name(folder) else name, facts)
 
 
-def _client(url: Url, connection: Connection, region: str, endpoint: str) -> Any:
+def _client(connection: Connection, region: str, endpoint: str) -> Any:
     """Return a botocore client with the same credentials and endpoint. Raises Refused and NotAllowed."""
-    session = _session(url, connection.profile)
+    session = _session(connection.profile)
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -226,17 +229,17 @@ def _client(url: Url, connection: Connection, region: str, endpoint: str) -> Any
     )
 
 
-def _session(url: Url, profile: str) -> Any:
+def _session(profile: str) -> Any:
     """Return a botocore session: it knows the files, roles and services that credentials come from."""
     try:
         import botocore.session
     except ImportError:
-        raise Refused(not_installed(), url.shown) from None
+        raise Refused(not_installed()) from None
     session = botocore.session.Session(profile=profile or None)
     try:
         session.get_scoped_config()
     except Exception as error:
-        raise NotAllowed(f"cannot parse the AWS configuration files: {error}", url.shown) from None
+        raise NotAllowed(f"cannot parse the AWS configuration files: {error}") from None
     return session
 
 
@@ -286,7 +289,7 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     if url.userinfo:
         container, account = url.userinfo, url.host.partition(".")[0]
     if not account:
-        raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}", url.shown)
+        raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}")
     credentials = _credentials(connection, options, "endpoint", "account_key")
     make = partial(AzureStore, container, account_name=account, **credentials, **options)
     return make, connection.endpoint or account, f"{account}.blob.core.windows.net", None

@@ -27,10 +27,10 @@ class SshServer(FsspecServer):
         try:
             port = urlsplit(base).port
         except ValueError:
-            raise Refused("is not a URL", url.shown) from None
+            raise Refused("is not a URL") from None
         host = (url.host if port is None else url.host.rpartition(":")[0]).strip("[]")
         if not _HOST.fullmatch(host):
-            raise Refused("names no host", url.shown)
+            raise Refused("names no host")
         options: dict[str, Any] = {"host": host, "timeout": connection.timeout}
         if port is not None:
             options["port"] = port

@@ -82,7 +82,7 @@ class WebServer(ObjectServer):
     has_lasting_versions = False
 
     def __init__(self, url: Url, connection: Connection) -> None:
-        library = obstore(url.shown)
+        library = obstore()
         from obstore.store import HTTPStore
 
         self._url = url
@@ -93,7 +93,7 @@ class WebServer(ObjectServer):
         try:
             store = HTTPStore.from_url(f"{base}/?{url.query}" if url.query else base, **options)
         except Exception:
-            raise Refused("is not the URL of a server", url.shown) from None
+            raise Refused("is not the URL of a server") from None
         if url.query:  # a signature in a query is for one object
             identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
         super().__init__(base, identity, store, library, connection.timeout)
@@ -110,7 +110,7 @@ class WebServer(ObjectServer):
                 raise self.explained(error) from None
             if target is not None:
                 reason = "redirects, and the next host would learn its query"
-                raise Refused(f"{reason}; name it without the query, or name the final URL", url.shown)
+                raise Refused(f"{reason}; name it without the query, or name the final URL")
 
     def is_folder(self, path: Path) -> bool:
         # Servers redirect the name of a folder to the same with a slash.
