@@ -130,6 +130,7 @@ def test_key_and_validator_are_not_concatenated(folder: Path) -> None:
     cache = opened(folder)
     cache.put("ab", "c", 0, b"1")
     assert block(cache, "a", "bc", 0, 1) is None
+    assert block(cache, "ab", "d", 0, 1) is None
 
 
 # The budget
