@@ -224,7 +224,7 @@ def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
     assert not modules & {"numpy", "PIL", "inotify_simple", "glassfs.source.watching"}
     assert not {name for name in modules if name.startswith("glassfs.mount")}
     remote = {name.rpartition(".")[2] for name in modules if name.startswith("glassfs.source.remote.")}
-    assert remote <= {"connection", "storage_options", "url"}
+    assert remote <= {"options", "url"}
 
 
 def test_samples_need_no_tables_servers_or_workers(tmp_path: Path) -> None:

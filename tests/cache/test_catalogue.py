@@ -166,6 +166,6 @@ def test_home_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.
 
 def test_sqlite_is_loaded_only_when_needed() -> None:
     program = (
-        "import sys, glassfs.source.remote.disk, glassfs.cache.catalogue; assert 'sqlite3' not in sys.modules"
+        "import sys, glassfs.source.remote.blocks, glassfs.cache.catalogue; assert 'sqlite3' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

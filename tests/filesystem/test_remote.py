@@ -43,22 +43,6 @@ def test_a_bucket_is_read_as_a_folder_is(robot: GlassfsFileSystem, options: dict
     assert [there.size(name) for name in names] == [robot.size(name) for name in names]
 
 
-def test_the_web_is_read_as_a_folder_is(robot: GlassfsFileSystem, server: S3Server) -> None:
-    there = GlassfsFileSystem(f"{server.url}/data/runs/robot.kdb", target_options={"timeout": 20})
-    assert there.cat("episodes/1", recursive=True) == robot.cat("episodes/1", recursive=True)
-
-
-def test_other_protocols_are_read_through_fsspec(place: Path, robot: GlassfsFileSystem) -> None:
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/glass/robot.kdb", (place / "robot.kdb").read_bytes())
-    try:
-        there = fsspec.open("glassfs://episodes/1::memory://glass/robot.kdb").fs
-        assert there.cat("episodes/1", recursive=True) == robot.cat("episodes/1", recursive=True)
-        assert fsspec.filesystem("glassfs", fo="memory://glass").exists("robot.kdb/episodes/2")
-    finally:
-        memory.rm("/glass", recursive=True)
-
-
 def test_many_ranges_are_read_at_once(place: Path, options: dict[str, Any], server: S3Server) -> None:
     there = GlassfsFileSystem("s3://data/runs", target_options=options)
     here = GlassfsFileSystem(place)

@@ -10,8 +10,8 @@ import pytest
 from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import MountOptions
 from glassfs.sizes import human_size, parse_size
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.options import WrongValue, connection_from
+from glassfs.source.remote.url import Connection
 
 
 def test_values(tmp_path: Path) -> None:

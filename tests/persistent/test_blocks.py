@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassfs.persistent import cache as cache_module
-from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.blocks import DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 
@@ -26,8 +26,15 @@ BUDGET = 1 << 20
 LARGE = 64 << 20
 
 
-def opened(folder: Path, budget: int = LARGE) -> DiskCache:
-    return DiskCache(os.fspath(folder), budget)
+class Cache(DiskCache):
+    """One that can be closed, as at the end of its process."""
+
+    def close(self) -> None:
+        self._cache.close()
+
+
+def opened(folder: Path, budget: int = LARGE) -> Cache:
+    return Cache(os.fspath(folder), budget)
 
 
 def block(cache: DiskCache, key: str, tag: str, number: int, size: int) -> bytes | None:
@@ -119,18 +126,11 @@ def test_caches_of_one_folder_behave_as_one_mapping(
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("data", [bytearray(b"abc"), memoryview(b"abc"), memoryview(b"xabcx")[1:4]])
-def test_any_buffer_can_be_stored(folder: Path, data: bytearray | memoryview) -> None:
-    cache = opened(folder)
-    cache.put("key", "tag", 0, data)
-    found = block(cache, "key", "tag", 0, 3)
-    assert type(found) is bytes and found == b"abc"
-
-
 def test_key_and_validator_are_not_concatenated(folder: Path) -> None:
     cache = opened(folder)
     cache.put("ab", "c", 0, b"1")
     assert block(cache, "a", "bc", 0, 1) is None
+    assert block(cache, "ab", "d", 0, 1) is None
 
 
 # The budget

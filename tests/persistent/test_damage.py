@@ -17,7 +17,7 @@ import pytest
 from glassfs.errors import Refused
 from glassfs.persistent import private
 from glassfs.persistent.cache import SUFFIXES
-from glassfs.source.remote.disk import FILE, DiskCache
+from glassfs.source.remote.blocks import FILE, DiskCache
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 from tests.persistent.test_blocks import BUDGET, LARGE, LEAST, block, cached, content, fill, opened

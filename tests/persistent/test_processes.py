@@ -15,7 +15,7 @@ import pytest
 
 from glassfs.persistent import cache as cache_module
 from glassfs.settings import settings
-from glassfs.source.remote.disk import FILE
+from glassfs.source.remote.blocks import FILE
 from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 from tests.persistent.test_blocks import BLOCK, BUDGET, OVERHEAD, cached, content, fill, opened, taken
@@ -23,7 +23,7 @@ from tests.waiting import wait_for, wait_until
 
 WRITER = """
 import random, sys
-from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.blocks import DiskCache
 from glassfs.source.remote.server import Facts
 folder, budget, block, seed, count = sys.argv[1], *map(int, sys.argv[2:])
 cache = DiskCache(folder, budget)

@@ -25,18 +25,16 @@ class Reset:
 
 @dataclass(frozen=True)
 class Stall:
-    """The server pauses before the answer or after this many bytes of its body, for some seconds or forever."""
+    """The server is silent from before the answer on, or from after this many bytes of its body."""
 
     after: int | None = None
-    seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class Drip:
-    """The body is sent very slowly: a piece after each pause."""
+    """The body is sent very slowly: a byte after each pause."""
 
-    size: int = 1
-    pause: float = 0.1
+    pause: float
 
 
 @dataclass(frozen=True)
@@ -82,8 +80,6 @@ class Length:
 @dataclass(frozen=True)
 class Garbage:
     """Bytes that are not HTTP are sent, and the connection ends."""
-
-    data: bytes = b"\x00\xffSSH-2.0-nothing\r\n\r\n"
 
 
 Fault: TypeAlias = Cut | Reset | Stall | Drip | Status | Redirect | Headers | Whole | Length | Garbage

@@ -266,14 +266,14 @@ class Connection:
         reply: Reply
         match fault:
             case Stall(after=None):
-                await self._be_silent(fault.seconds)
-                reply = self._server.answer(request)
+                await self._be_silent()
+                raise Over
             case Reset(after=None):
                 self.reset()
                 raise Over
             case Garbage():
                 await self._server.flows.wait()
-                self._writer.write(fault.data)
+                self._writer.write(b"\x00\xffSSH-2.0-nothing\r\n\r\n")
                 raise Over
             case Status():
                 reply = Reply(fault.code, [], fault.body)
@@ -327,14 +327,14 @@ class Connection:
         """
         in_chunks = promised is None
         stops = fault.after if isinstance(fault, Cut | Reset | Stall) and fault.after is not None else None
-        step, pause = (fault.size, fault.pause) if isinstance(fault, Drip) else (PIECE, 0.0)
+        step, pause = (1, fault.pause) if isinstance(fault, Drip) else (PIECE, 0.0)
         for whole in body:
             at = 0
             while at < len(whole):
                 if stops is not None and request.sent == stops:
                     self._writer.write(head)
                     head = b""
-                    stops = await self._break_off(fault)
+                    await self._break_off(fault)
                 room = step if stops is None else min(step, stops - request.sent)
                 piece = whole[at:at + room]
                 at += len(piece)
@@ -351,10 +351,9 @@ class Connection:
         self._writer.write(head + b"0\r\n\r\n" if in_chunks else head)
 
     async def _break_off(self, fault: Fault | None) -> None:
-        """Carry out a fault within a body. Returns only if the body goes on."""
+        """Carry out a fault within a body, which does not go on. Raises Over."""
         if isinstance(fault, Stall):
-            await self._be_silent(fault.seconds)
-            return
+            await self._be_silent()
         if isinstance(fault, Reset):
             # A reset discards what the client has not read, so let it read first.
             await self._writer.drain()
@@ -362,10 +361,10 @@ class Connection:
             self.reset()
         raise Over
 
-    async def _be_silent(self, seconds: float | None) -> None:
-        """Send nothing for so long, or forever. Raises Over if the client ends the connection."""
+    async def _be_silent(self, seconds: float = float("inf")) -> None:
+        """Send nothing for so long. Raises Over if the client ends the connection."""
         loop = asyncio.get_running_loop()
-        until = float("inf") if seconds is None else loop.time() + seconds
+        until = loop.time() + seconds
         while (left := until - loop.time()) > 0:
             await asyncio.sleep(min(LOOK, left))
             if self._reader.at_eof() or self._writer.is_closing():

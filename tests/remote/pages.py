@@ -1,4 +1,4 @@
-"""Listings of folders as web servers write them: nginx 1.22, Apache 2.4, Caddy 2.6 and 2.8, and others."""
+"""Listings of folders as web servers write them: nginx 1.22, Apache 2.4 and Caddy 2.6."""
 
 from __future__ import annotations
 
@@ -44,36 +44,14 @@ def apache_table(path: str, names: Mapping[str, tuple[int, float]]) -> str:
     )
 
 
-def apache_plain(path: str, names: Mapping[str, tuple[int, float]]) -> str:
-    rows = "".join(f'<li><a href="{_apache_href(name)}"> {escape(name)}</a></li>\n' for name in names)
-    return (
-        f"<html>\n <head>\n  <title>Index of {path[:-1]}</title>\n </head>\n <body>\n<h1>Index of {path[:-1]}</h1>\n"
-        f'<ul><li><a href="/"> Parent Directory</a></li>\n{rows}</ul>\n</body></html>\n'
-    )
-
-
 def caddy(path: str, names: Mapping[str, tuple[int, float]]) -> str:
     """Caddy 2.6. The layout of ``rclone serve http`` has the same origin."""
-    return _caddy(path, names, '<td data-order="{size}">{size} B</td>')
-
-
-def caddy_28(path: str, names: Mapping[str, tuple[int, float]]) -> str:
-    return _caddy(path, names, (
-        '<td class="size" data-size="{size}"><div class="sizebar"><div class="sizebar-bar"></div>'
-        '<div class="sizebar-text">{size} B</div></div></td>'
-    ))
-
-
-LAYOUTS: tuple[Layout, ...] = (nginx, apache_table, apache_plain, caddy, caddy_28)
-
-
-def _caddy(path: str, names: Mapping[str, tuple[int, float]], cell: str) -> str:
     folder = path.rstrip("/").rpartition("/")[2]
     rows = "".join(
         f'<tr class="file">\n<td></td>\n<td>\n<a href="./{quote(name, safe="/;:")}">\n<svg width="1.5em" height="1em" '
         f'version="1.1" viewBox="0 0 265 323">\n<use xlink:href="#{"folder" if name.endswith("/") else "file"}"></use>'
         f'\n</svg>\n<span class="name">{escape(name)}</span>\n</a>\n</td>\n'
-        f'{"<td data-order=-1>&mdash;</td>" if name.endswith("/") else cell.format(size=size)}\n<td class="hideable">'
+        f'<td data-order="{size}">{"&mdash;" if name.endswith("/") else f"{size} B"}</td>\n<td class="hideable">'
         f'<time datetime=" {_time(time, "%Y-%m-%dT%H:%M:%SZ")}">{_time(time, "%m/%d/%Y %I:%M:%S %p +00:00")}</time>'
         f'</td>\n<td class="hideable"></td>\n</tr>\n'
         for name, (size, time) in names.items()
@@ -89,6 +67,9 @@ def _caddy(path: str, names: Mapping[str, tuple[int, float]], cell: str) -> str:
         'href="https://caddyserver.com">Caddy</a>\n</footer>\n<script>var a = "<a href=\'script\'>";</script></body>\n'
         "</html>\n"
     )
+
+
+LAYOUTS: tuple[Layout, ...] = (nginx, apache_table, caddy)
 
 
 def _apache_href(name: str) -> str:

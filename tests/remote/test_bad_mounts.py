@@ -18,7 +18,7 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from glassfs.source.remote.blocks import BLOCK as PAGE
-from glassfs.source.remote.disk import FILE
+from glassfs.source.remote.blocks import FILE
 from tests.mount.conftest import Mounted
 from tests.mount.mounts import is_running
 from tests.remote.conftest import Serving

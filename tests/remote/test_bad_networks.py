@@ -49,7 +49,7 @@ FAULTS: dict[str, Fault] = {
     "another range": Headers({"Content-Range": f"bytes 7-262150/{SIZE}"}),
     "no range": Headers({"Content-Range": None}), "odd range": Headers({"Content-Range": "bytes x-y/z"}),
 }
-SILENT: dict[str, Fault] = {"stall": Stall(), "stall in the middle": Stall(1000), "drip": Drip(1, 0.05)}
+SILENT: dict[str, Fault] = {"stall": Stall(), "stall in the middle": Stall(1000), "drip": Drip(0.05)}
 
 
 @pytest.fixture(autouse=True)
@@ -122,7 +122,7 @@ def test_listings_are_retried(serving: Serving) -> None:
 
 @pytest.mark.parametrize("fault", [
     Stall(), *(
-        pytest.param(fault, marks=pytest.mark.slow) for fault in (Stall(10), Drip(1, 0.02), Status(503), Cut(9))
+        pytest.param(fault, marks=pytest.mark.slow) for fault in (Stall(10), Drip(0.02), Status(503), Cut(9))
     ),
 ])
 def test_listings_time_out(fault: Fault, serving: Serving) -> None:

@@ -93,11 +93,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def expected(offset: int, size: int) -> bytes:
-    """Return the bytes of such an array."""
-    return bytes((position >> 20) & 0xFF for position in range(offset, offset + size))
-
-
 @pytest.mark.slow
 def test_sequential_reads_fetch_each_byte_once(large: Path, serving: Serving, mounted: Mounted) -> None:
     with serving(Bucket({"large.kas": large})) as server, mounted("s3://bucket/large.kas") as mount:

@@ -11,7 +11,7 @@ import pytest
 from glassfs.errors import DeviceFailed, TooLarge
 from glassfs.settings import settings
 from glassfs.source import Connection, Kind, locate
-from glassfs.source.remote import s3_listing
+from glassfs.source.remote import open as opening
 from tests.remote import servers
 from tests.remote.conftest import Serving
 from tests.remote.http_server import HttpServer
@@ -86,7 +86,7 @@ def test_endless_listing_is_bounded_by_names_and_their_length(
 ) -> None:
     """obstore, which does not count, is stopped by time."""
     monkeypatch.setattr(settings, "long_listing", 0.1)
-    monkeypatch.setattr(s3_listing, limit, most)
+    monkeypatch.setattr(opening, limit, most)
     numbers, asked = count(), []
 
     def answer(request: Request) -> Reply:

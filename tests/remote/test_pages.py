@@ -15,8 +15,7 @@ import pytest
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Refused, TooLarge
 from glassfs.settings import settings
 from glassfs.source import Kind, Store
-from glassfs.source.remote import pages as parser
-from glassfs.source.remote import probes, web
+from glassfs.source.remote import web
 from tests.remote import pages, servers
 from tests.remote.faults import Drip, Redirect, Status, for_each
 from tests.remote.http_server import HttpServer
@@ -232,7 +231,7 @@ def test_endless_page_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             yield b"<p>and so on</p>" * 1000
 
-    monkeypatch.setattr(probes, "MOST_BYTES", 1 << 18)
+    monkeypatch.setattr(web, "MOST_BYTES", 1 << 18)
     with HttpServer(lambda request: Reply(405) if request.method == "PROPFIND" else Reply(
         200, [("Content-Type", "text/html")], endless(),
     )) as server, pytest.raises(TooLarge):
@@ -240,7 +239,7 @@ def test_endless_page_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_too_many_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parser, "MOST_NAMES", 1000)
+    monkeypatch.setattr(web, "MOST_NAMES", 1000)
     with HttpServer(lambda request: Reply(405) if request.method == "PROPFIND" else page(
         page_of(*map(str, range(5000))),
     )) as server, pytest.raises(TooLarge):
@@ -249,7 +248,7 @@ def test_too_many_names_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_slow_page_ends_with_the_timeout(site: Site) -> None:
-    with HttpServer(site, faults=for_each(Drip(1, 0.2))) as server, pytest.raises(DeviceFailed):
+    with HttpServer(site, faults=for_each(Drip(0.2))) as server, pytest.raises(DeviceFailed):
         store_of(f"{server.url}/data/", timeout=1.5)
 
 

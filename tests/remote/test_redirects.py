@@ -10,7 +10,7 @@ import pytest
 
 from glassfs.errors import DeviceFailed, NotFound, Refused
 from glassfs.settings import settings
-from glassfs.source.remote import retrying
+from glassfs.source.remote.server import ATTEMPTS
 from tests.remote import servers
 from tests.remote.faults import Fault, Garbage, Redirect, Reset, Stall, Status, first, for_each
 from tests.remote.http_server import HttpServer
@@ -89,7 +89,7 @@ def test_check_is_retried(fault: Fault, other: HttpServer) -> None:
 
 @pytest.mark.parametrize("fault", [Status(503), Reset(), Garbage(), pytest.param(Stall(), marks=pytest.mark.slow)])
 def test_check_without_an_answer_is_an_error(fault: Fault, other: HttpServer) -> None:
-    times = first(retrying.ATTEMPTS, fault)
+    times = first(ATTEMPTS, fault)
     with HttpServer(faults=lambda request: times(request) or to(other)) as server:
         with pytest.raises(DeviceFailed, match="/data: "):
             store_of(f"{server.url}/data?sig=hunter2", timeout=1.5)

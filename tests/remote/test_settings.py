@@ -14,6 +14,7 @@ from glassfs.settings import settings
 from glassfs.source import Connection, locate
 from glassfs.source.remote.objects import ObjectServer
 from glassfs.source.remote.open import server_of
+from glassfs.source.remote.server import Retryable
 from glassfs.source.remote.url import parsed
 from tests.remote.s3 import Bucket, S3Server
 from tests.remote.servers import CREDENTIALS
@@ -114,9 +115,9 @@ def test_missing_host_of_a_bucket_is_named(url: str, options: dict[str, str], ho
 
     server = server_of(parsed(url), Connection(**({"key": "key", "secret": "c2VjcmV0"} | options)))  # type: ignore[arg-type]
     assert isinstance(server, ObjectServer)
-    error, is_retryable = server.failure(("a.kdb",), GenericError("dns error: http://elsewhere.example has no address"))
-    assert str(error) == f"{url}: there is no host {host}; -o endpoint=URL names another server"
-    assert is_retryable
+    error = server.failure(GenericError("dns error: http://elsewhere.example has no address"))
+    assert error.reason == f"there is no host {host}; -o endpoint=URL names another server"
+    assert isinstance(error, Retryable)
 
 
 @pytest.mark.parametrize(("url", "endpoint"), [

@@ -204,6 +204,8 @@ class StoreSuite:
         assert entries[0].volume
 
     def test_reads_after_close_raise_changed(self, store: Store) -> None:
+        if store.is_remote:
+            pytest.skip("a source of this store holds nothing")
         source = store.open(parts("folder/b"))
         source.close()
         source.close()

@@ -17,8 +17,7 @@ from glassfs.formats.registry import may_be_container
 from glassfs.library.finding import Found, UnfollowedLink, followed, hint
 from glassfs.library.session import OpenArguments
 from glassfs.sizes import human_size
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import is_url, local_name, parsed, shown
+from glassfs.source.remote.url import Connection, is_url, local_name, parsed, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
 from glassfs.tree.build import SeriesDirectory

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import is_url
+from glassfs.source.remote.url import Connection, is_url
 
 Callback = TypeVar("Callback", bound=Callable[..., Any])
 

@@ -19,7 +19,7 @@ from glassfs.content import differences as content
 from glassfs.content.differences import Difference
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.sizes import human_size
-from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink
 from glassfs.tree.nodes import entered

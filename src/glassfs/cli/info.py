@@ -23,7 +23,7 @@ from glassfs.datasets.batch.found import TABLE, Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
 from glassfs.names import component
 from glassfs.sizes import counted, human_size
-from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import Connection
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, NestedDirectory, Sources, Tree
 from glassfs.tree.nodes import XATTR_PREFIX

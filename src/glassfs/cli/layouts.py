@@ -14,7 +14,7 @@ from glassfs.cli.completion import connection_option, misuse
 from glassfs.content.container import LayoutReport
 from glassfs.errors import GlassfsError, NotFound, Refused
 from glassfs.layouts.known import VARIABLE, absolute, chosen
-from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import Connection
 from glassfs.terminal import printable
 
 

@@ -21,8 +21,7 @@ from glassfs.cli.layouts import layout_option
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
 from glassfs.sizes import PIECE, human_size
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import is_url, shown
+from glassfs.source.remote.url import Connection, is_url, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission, said

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from glassfs.errors import Refused
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.storage_options import connection_of
-from glassfs.source.remote.url import KNOWN, is_url, local_name, protocol_of, shown
+from glassfs.source.remote.options import connection_of
+from glassfs.source.remote.url import KNOWN, Connection, is_url, local_name, protocol_of, shown
 
 CACHES = ("simplecache", "filecache", "blockcache", "cached")
 """File systems of fsspec that cache the bytes of others."""

@@ -30,7 +30,7 @@ from glassfs.library.finding import REPLACED, LibraryPaths, version_of
 from glassfs.library.session import LibrarySession, OpenArguments
 from glassfs.library.stream import BUFFERED, Raw, bytes_of
 from glassfs.names import text
-from glassfs.source.remote.storage_options import GENERAL
+from glassfs.source.remote.options import GENERAL
 from glassfs.source.remote.url import is_url, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node

@@ -419,7 +419,7 @@ def opened(
     names = named(sources)
     connection = Connection()
     if storage_options:
-        from glassfs.source.remote.storage_options import connection_to  # rarely needed
+        from glassfs.source.remote.options import connection_to  # rarely needed
 
         connection = connection_to(names, storage_options)
     session = LibrarySession(OpenArguments(names, cache_size, spool, views, connection, layout))

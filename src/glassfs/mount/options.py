@@ -14,7 +14,7 @@ from glassfs.layouts import known as layouts
 from glassfs.mount.errors import WrongOption
 from glassfs.sizes import parse_size
 from glassfs.source.remote import options as remote
-from glassfs.source.remote.connection import Connection
+from glassfs.source.remote.url import Connection
 from glassfs.tree import ViewSet, views_named
 from glassfs.tree.containers.containers import OPEN_CONTAINERS, PARSED_BYTES
 

@@ -15,8 +15,7 @@ from glassfs.source.contract import (
 from glassfs.source.file import BUFFERED, SeekableFile, SourceFile
 from glassfs.source.named import locate
 from glassfs.source.reader import Reader
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import absolute, is_url
+from glassfs.source.remote.url import Connection, absolute, is_url
 
 __all__ = [
     "BUFFERED", "ByteCache", "Connection", "Entry", "Kind", "Named", "Path", "Reader", "SeekableFile", "Source",

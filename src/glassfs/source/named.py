@@ -10,8 +10,7 @@ from glassfs.errors import GlassfsError
 from glassfs.source.contract import ByteCache, Kind, Named
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import translated
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import is_url, local_name
+from glassfs.source.remote.url import Connection, is_url, local_name
 
 
 def locate(

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import random
 
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.fsspecs import FsspecServer
-from glassfs.source.remote.protocols import SERVERS
+from glassfs.source.remote.open import server_of
 from glassfs.source.remote.server import Facts, is_name
-from glassfs.source.remote.url import parsed
+from glassfs.source.remote.url import Connection, parsed
 
 PATIENT = Connection(timeout=60)
 
 
 def server(url: str, connection: Connection = PATIENT) -> FsspecServer:
-    known = parsed(url)
-    return SERVERS.get(known.scheme, FsspecServer)(known, connection)
+    found = server_of(parsed(url), connection)
+    assert isinstance(found, FsspecServer)
+    return found
 
 
 def listed(server: FsspecServer, path: tuple[str, ...]) -> dict[str, Facts | None]:

@@ -66,7 +66,7 @@ def test_readers_at_several_offsets_are_distinguished(server: CountingServer) ->
         for place in range(20 * M, 400 * M, 100 * M):
             assert read(remote, place + step, 128 * K) == content(facts, place + step, 128 * K)
     assert len(server.requests) <= 4 * 25
-    assert server.fetched <= 4 * (25 * M + 2 * BLOCK)
+    assert server.fetched <= 4 * (10 * M + 16 * M + BLOCK)
 
 
 def test_single_read_ahead_of_a_reader_costs_a_block(server: CountingServer) -> None:

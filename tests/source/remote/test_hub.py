@@ -12,8 +12,8 @@ from urllib.parse import parse_qs
 import pytest
 
 from glassfs.errors import Changed, NotAllowed, NotFound
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.server import Facts
+from glassfs.source.remote.url import Connection
 from tests.optional import package
 from tests.remote.http_server import HttpServer
 from tests.remote.requests import Reply, Request

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,10 @@ from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
 from glassfs.settings import settings
 from glassfs.source import Connection, Kind, Store
-from glassfs.source.remote import cached
 from glassfs.source.remote import store as module
-from glassfs.source.remote.blocks import RemoteBlocks
-from glassfs.source.remote.store import FIRST_BYTES, RemoteStore
+from glassfs.source.remote import store as store_module
+from glassfs.source.remote.blocks import BLOCK, RemoteBlocks
+from glassfs.source.remote.store import MOST_REFRESHING, RemoteStore
 from tests.source.remote.fake import FakeServer
 from tests.source.store_suite import CONTENT, Lab, StoreSuite, parts
 from tests.waiting import SECONDS, is_waiting, wait_until
@@ -129,11 +128,14 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time_ns(self) -> int:
+        return time.time_ns()
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(cached, "time", made)
+    monkeypatch.setattr(store_module, "time", made)
     return made
 
 
@@ -217,10 +219,10 @@ def test_slow_server_does_not_delay_others(clock: Clock) -> None:
     for number in range(40):
         there.entry((f"{number}", "a"))
     here.list(())
-    assert quick.lists == 2 and slow.lists <= 40 + cached.MOST_REFRESHING
+    assert quick.lists == 2 and slow.lists <= 40 + MOST_REFRESHING
     with ThreadPoolExecutor(1) as threads:
         listing = threads.submit(there.list, ("39",))
-        wait_until(lambda: slow.lists == 40 + cached.MOST_REFRESHING + 1)
+        wait_until(lambda: slow.lists == 40 + MOST_REFRESHING + 1)
         slow.gate.set()
         assert len(list(listing.result())) == 1
 
@@ -318,13 +320,13 @@ class TestObjectsByThemselves:
 
     @pytest.fixture
     def store(self, server: FakeServer) -> RemoteStore:
-        server.put("run.kdb", bytes(FIRST_BYTES + 5))
+        server.put("run.kdb", bytes(BLOCK + 5))
         server.put("part.0", b"part")
         return RemoteStore(server, (), Connection(poll=0.0), RemoteBlocks(BlockCache(8 << 20)), False)
 
     def test_one_request_returns_facts_and_head(self, server: FakeServer, store: RemoteStore) -> None:
-        assert store.entry(("run.kdb",)).size == FIRST_BYTES + 5
-        assert store.open(("run.kdb",)).read(0, FIRST_BYTES) == bytes(FIRST_BYTES)
+        assert store.entry(("run.kdb",)).size == BLOCK + 5
+        assert store.open(("run.kdb",)).read(0, BLOCK) == bytes(BLOCK)
         assert (server.lists, server.fetches) == (0, 0)
 
     def test_object_is_revalidated(self, server: FakeServer, store: RemoteStore) -> None:
@@ -350,14 +352,6 @@ class TestObjectsByThemselves:
             store.open(("part.1",))
         with pytest.raises(NotADirectory):
             store.list(())
-
-
-def test_permissions_follow_the_connection(server: FakeServer) -> None:
-    server.put("a/b", b"x")
-    store = folder(server, permissions=0o440)
-    entry, inner = store.entry(("a",)), store.entry(("a", "b"))
-    assert entry.permissions == 0o550
-    assert (inner.uid, inner.gid, inner.permissions) == (os.geteuid(), os.getegid(), 0o440)
 
 
 @pytest.fixture

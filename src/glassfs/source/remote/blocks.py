@@ -13,23 +13,25 @@ much longer than the server's ``timeout`` for its next bytes.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import xxhash
 
 from glassfs import work
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotFound, Unavailable
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotFound, Refused, Unavailable
 from glassfs.names import raw
 from glassfs.settings import settings
+from glassfs.sizes import human_size
 from glassfs.source.contract import ByteCache, Entry, Path, Source, Version
-from glassfs.source.remote.disk import DiskCache
 from glassfs.source.remote.server import Facts, Server
 
 BLOCK = 256 << 10
@@ -37,6 +39,8 @@ AT_ONCE = 8
 """Blocks in one request."""
 WINDOW = 64
 """Blocks requested ahead of a reader at most."""
+FILE = "blocks.sqlite"
+_BLOCK = struct.Struct("<Q")
 
 
 def version_of(server: Server, path: Path, facts: Facts) -> Version:
@@ -67,8 +71,14 @@ class RemoteBlocks:
         self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
         self._writer = ThreadPoolExecutor(1, "glassfs-writer")
 
+    def stored_facts(self, server: Server, path: Path) -> Facts | None:
+        """Return the last facts of an object by the disk cache, which the server has to confirm."""
+        return None if self._disk is None else self._disk.facts(key_of(server, path))
+
     def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
-        """Cache the first bytes of an object, which came with its facts, if they fill a block."""
+        """Cache an object's facts, and its first bytes, which came with them, if these fill a block."""
+        if self._disk is not None:
+            self._disk.note_facts(key_of(server, path), facts)
         version, size = version_of(server, path, facts), min(BLOCK, facts.size)
         if 0 < size <= len(data) and self._cache.known((version, 0)) is None:
             self._cache.add((version, 0), data[:size])
@@ -78,11 +88,6 @@ class RemoteBlocks:
         """Wait until the disk cache has what was read so far, but not for long."""
         with suppress(FutureTimeout, RuntimeError):
             self._writer.submit(int).result(settings.disk_finish)
-
-    def close(self) -> None:
-        """Cache nothing that is still under way."""
-        with self._lock:
-            self._requests.clear()
 
     def begin(self, of: RemoteSource, wanted: range, ahead: range) -> list[bytes | _Request]:
         """Return the ``wanted`` blocks, or the requests that bring them; also begin to request those ``ahead``."""
@@ -116,13 +121,13 @@ class RemoteBlocks:
         """Return a block once its request is done. Raises what that raised, and DeviceFailed after the deadline."""
         if not work.is_done(request.future, max(0.0, deadline - time.monotonic())):
             # All readers of the request have waited as long. A late answer finds the request settled and is dropped.
-            self._fail(request, DeviceFailed(f"no answer within {request.object.server.timeout:g} seconds"))
+            self._settle(request, DeviceFailed(f"no answer within {request.object.server.timeout:g} seconds"))
             if request.answer is not None:
                 request.answer.cancel()
-        error = request.future.exception()
-        if isinstance(error, GlassfsError):
-            raise error.at(request.object.name)
-        return request.future.result()[number - request.numbers[0]]
+        outcome = request.future.result()
+        if isinstance(outcome, GlassfsError):
+            raise outcome.at(request.object.name)
+        return outcome[number - request.numbers[0]]
 
     def _part(self, of: RemoteSource, number: int) -> bytes | _Request | None:
         key = of.version, number
@@ -156,7 +161,7 @@ class RemoteBlocks:
             request.answer = of.server.fetch(of.path, offset, request.size, of.facts)
             request.answer.add_done_callback(partial(self._answered, request))
         except BaseException as error:
-            self._fail(request, error)
+            self._settle(request, _reported(error))
             if not isinstance(error, Exception):
                 raise
 
@@ -171,40 +176,28 @@ class RemoteBlocks:
             starts = range(0, len(data), BLOCK)
             parts = [bytes(view[start : start + BLOCK]) for start in starts] if len(starts) > 1 else [bytes(data)]
         except BaseException as error:
-            self._fail(request, error)
+            self._settle(request, _reported(error))
         else:
             self._settle(request, parts)
             for number, part in zip(request.numbers, parts, strict=True):
                 self._write(request.object.key, request.object.facts, number, part)
 
-    def _settle(self, request: _Request, parts: list[bytes]) -> None:
+    def _settle(self, request: _Request, outcome: list[bytes] | GlassfsError) -> None:
+        """Give blocks or an error to the readers of a request; drop all blocks of an object that has changed."""
+        version, first = request.object.version, request.numbers[0]
         with self._lock:
-            # What the reader found to be late, or was dropped meanwhile, is not cached any more.
-            for number in self._removed(request):
-                self._cache.add((request.object.version, number), parts[number - request.numbers[0]])
-            if not request.future.done():
-                request.future.set_result(parts)
-
-    def _fail(self, request: _Request, error: BaseException) -> None:
-        """Settle a request with an error; drop all blocks of an object that has changed or is gone."""
-        reported = _reported(error)
-        version = request.object.version
-        with self._lock:
-            self._removed(request)
-            if isinstance(reported, (Changed, NotFound)):
+            # What a reader found to be late, or was dropped meanwhile, is not cached any more.
+            for number in request.numbers:
+                if self._requests.get((version, number)) is request:
+                    del self._requests[version, number]
+                    if isinstance(outcome, list):
+                        self._cache.add((version, number), outcome[number - first])
+            if isinstance(outcome, (Changed, NotFound)):
                 for key in [key for key in self._requests if key[0] == version]:
                     del self._requests[key]
                 self._cache.forget(version)
             if not request.future.done():
-                request.future.set_exception(reported)
-
-    def _removed(self, request: _Request) -> list[int]:
-        """Return the blocks for which a request was the present one until now. The caller holds the lock."""
-        keys = ((request.object.version, number) for number in request.numbers)
-        present = [key for key in keys if self._requests.get(key) is request]
-        for key in present:
-            del self._requests[key]
-        return [number for _, number in present]
+                request.future.set_result(outcome)
 
     def _write(self, key: str, facts: Facts, number: int, data: bytes) -> None:
         """Have a block written to disk, unless too much waits for that."""
@@ -215,13 +208,13 @@ class RemoteBlocks:
 
 
 class _Request:
-    """Neighboring blocks that are fetched together: ``future`` gets them, or a GlassfsError."""
+    """Neighboring blocks that are fetched together: the result of ``future`` are these, or an error."""
 
     def __init__(self, of: RemoteSource, numbers: range, is_ahead: bool) -> None:
         self.object = of
         self.numbers = numbers
         self.is_ahead = is_ahead
-        self.future: Future[list[bytes]] = Future()
+        self.future: Future[list[bytes] | GlassfsError] = Future()
         self.answer: Future[bytes] | None = None
         """The server's, unless the blocks come from the disk."""
 
@@ -252,7 +245,6 @@ class RemoteSource(Source):
         self._blocks = blocks
         self._doubt = doubt
         self._ahead = _ReadAhead()
-        self._is_closed = False
         self._timed_out: GlassfsError | None = None
         """The error of a read that timed out, which other reads get at once until ``_timed_out_until``."""
         self._timed_out_until = 0.0
@@ -260,14 +252,9 @@ class RemoteSource(Source):
     def size_of(self, number: int) -> int:
         return min(BLOCK, self.size - number * BLOCK)
 
-    def close(self) -> None:
-        self._is_closed = True
-
     def read_into(self, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer``. Raises what fetching raised. Each 2 MiB take no longer than the server's timeout."""
         size = len(buffer)
-        if self._is_closed:
-            raise Changed("was closed", self.name)
         if not 0 <= offset <= offset + size <= self.size:
             raise self.outside(offset, size)
         at = 0
@@ -282,7 +269,7 @@ class RemoteSource(Source):
     def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes ``[offset, end)`` in order."""
         last = -(-end // BLOCK)
-        ahead = self._ahead.after(offset, end, self)
+        ahead = self._ahead.after(offset // BLOCK, last - 1, self)
         for start in range(offset // BLOCK, last, AT_ONCE):
             wanted = range(start, min(start + AT_ONCE, last))
             # The rest of a large read is as good as read; what may follow it is requested with its last part.
@@ -305,63 +292,97 @@ class RemoteSource(Source):
                 raise
 
 
-@dataclass(eq=False, slots=True)
-class _Stream:
-    """A reader of an object: where it began, up to where it has read, and how many bytes.
-
-    ``asked`` is the block up to which blocks were requested ahead.
-    """
-
-    start: int
-    end: int
-    read: int = 0
-    asked: int = 0
-
-
 class _ReadAhead:
     """The last readers of one object: finds out which of them are sequential, whatever the sizes of their reads.
 
-    Threads of one reader may read out of order: bytes a little before its end, and behind small gaps, are its own. The
-    same bytes read again and again are no progress.
+    Threads of one reader may read out of order: blocks a little before its last one, and behind small gaps, are its
+    own. Blocks that are read again are no progress, nor are those that were skipped.
     """
 
-    SHORT = 3 * BLOCK
-    """Bytes read in sequence before more is requested: the reader may want something small, such as an image."""
-    NEAR = 4 * BLOCK
+    SHORT = 3
+    """Blocks read in sequence before more are requested: the reader may want something small, such as an image."""
+    NEAR = 4
     MOST = 16
 
     def __init__(self) -> None:
-        self._streams: list[_Stream] = []
-        """The one that read last at the end."""
+        self._streams: dict[int, tuple[int, int]] = {}
+        """By the last block of a reader: how many it has read in sequence, and up to where blocks were requested ahead.
+        The one that read last is at the end."""
         self._lock = threading.Lock()
 
-    def after(self, offset: int, end: int, of: RemoteSource) -> range:
-        """Note that ``[offset, end)`` is read; return which blocks to request ahead."""
+    def after(self, first: int, last: int, of: RemoteSource) -> range:
+        """Note that the blocks from ``first`` to ``last`` are read; return which ones to request ahead."""
         with self._lock:
             near = (
-                one for one in reversed(self._streams) if -self.NEAR <= offset - one.end <= min(self.NEAR, one.read)
+                block for block, (read, _) in reversed(self._streams.items())
+                if -self.NEAR <= first - block <= min(self.NEAR, read + 1)
             )
-            stream = next(near, None)
-            if stream is None:
+            known = next(near, None)
+            if known is None:
                 if len(self._streams) >= self.MOST:  # readers that are not sequential go first
-                    self._streams.remove(next((one for one in self._streams if not one.read), self._streams[0]))
-                self._streams.append(_Stream(offset, end))
+                    idle = (block for block, (read, _) in self._streams.items() if not read)
+                    del self._streams[next(idle, next(iter(self._streams)))]
+                self._streams[last] = 0, 0
                 return range(0)
-            self._streams.remove(stream)
-            self._streams.append(stream)
-            stream.read += end - offset
-            stream.end = max(stream.end, end)
-            # Neither bytes that were read again count, nor those that were skipped: the sequence is no longer than the
-            # stretch between both ends.
-            sequence = min(stream.read, stream.end - stream.start)
-            count = min(of.window, 2 * max(0, sequence - self.SHORT) // BLOCK)
-            first = max(stream.asked, -(-stream.end // BLOCK))
-            until = min(-(-stream.end // BLOCK) + count, of.count)
+            read, asked = self._streams.pop(known)
+            read += max(0, min(last - first + 1, last - known))
+            last = max(last, known)
+            count = min(of.window, 2 * max(0, read - self.SHORT))
+            until = min(last + 1 + count, of.count)
             # Requests of many blocks are better; until then the reader has blocks that are under way.
-            if until - first < min(AT_ONCE, max(2, count // 2)) and until < of.count:
-                return range(0)
-            stream.asked = until
-            return range(first, until)
+            if until < of.count:
+                until -= until % min(AT_ONCE, max(2, count // 2))
+            self._streams.pop(last, None)  # another reader was here
+            self._streams[last] = read, max(asked, until)
+            return range(max(asked, last + 1), until)
+
+
+class DiskCache:
+    """Blocks on disk for the next process, in ``folder`` (made with mode 0700 if missing), up to ``budget`` bytes.
+
+    A block is identified by the object's key (an opaque text without secrets), its validator (the ETag), its number and
+    its size. A validator that is empty or weak (``W/…``) identifies no bytes: nothing is cached under it.
+
+    Raises Refused if the folder cannot be made or trusted (see ``glassfs.persistent.private``), and if the budget is
+    smaller than one block.
+    """
+
+    def __init__(self, folder: str, budget: int) -> None:
+        if budget < 512 << 10:
+            raise Refused(f"a disk cache of {human_size(budget)} is smaller than one block of 512K", folder)
+        from glassfs.persistent.cache import PersistentCache
+
+        self._cache = PersistentCache(folder, budget, FILE)
+
+    def get(self, object_key: str, validator: str, sizes: Mapping[int, int]) -> list[bytes] | None:
+        """Return the blocks with these numbers, which have these sizes; None unless all are cached."""
+        if not Facts(0, validator, 0).has_strong_etag:
+            return None
+        owner = _owner(object_key, validator)
+        found = self._cache.find([owner + _BLOCK.pack(number) for number in sizes])
+        parts = [part for part in found if part is not None]
+        return parts if [len(part) for part in parts] == [*sizes.values()] else None
+
+    def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
+        """Cache a block if possible."""
+        if data and Facts(0, validator, 0).has_strong_etag:
+            self._cache.store({_owner(object_key, validator) + _BLOCK.pack(number): data})
+
+    def facts(self, object_key: str) -> Facts | None:
+        """Return the last facts of an object; the server must confirm them (If-None-Match) before they are trusted."""
+        (stored,) = self._cache.find([_owner(object_key, "")])
+        return None if stored is None else Facts(*json.loads(stored))
+
+    def note_facts(self, object_key: str, facts: Facts) -> None:
+        """Store the facts that a server reported of an object."""
+        if facts.has_strong_etag:
+            self._cache.store({_owner(object_key, ""): json.dumps(facts).encode()})
+
+
+def _owner(object_key: str, validator: str) -> bytes:
+    """Return a cryptographic hash, so that no other object has the same owner."""
+    key, tag = (text.encode("utf-8", "surrogatepass") for text in (object_key, validator))
+    return hashlib.blake2b(struct.pack("<Q", len(key)) + key + tag, digest_size=32).digest()
 
 
 def _submitted(threads: ThreadPoolExecutor, task: Callable[[], None]) -> Future[None] | None:
@@ -378,6 +399,4 @@ def _reported(error: BaseException) -> GlassfsError:
         return error.at()
     if isinstance(error, MemoryError):
         return Unavailable("not enough memory to read it")
-    if isinstance(error, CancelledError):
-        return DeviceFailed("the request was canceled")
     return DeviceFailed(f"could not be read from the server ({type(error).__name__})")

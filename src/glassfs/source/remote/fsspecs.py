@@ -1,32 +1,34 @@
 """Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face, FTP and others.
 
 fsspec file systems may block, hang, raise anything and return anything. Each connected one is therefore used by one
-call at a time, on a daemon thread that is abandoned after the timeout (``retrying.BlockingCalls``), and replaced after
+call at a time, on a daemon thread that is abandoned after the timeout (``server.BlockingCalls``), and replaced after
 an error. fsspec's caches of instances, listings and bytes are bypassed; types and lengths of answers are checked. A
-read does not report its version, so the object's facts are compared after it. Any thread, in the process that made the
+read does not report its version, so the object's facts are compared after it. Messages name exceptions and their codes
+and never quote their texts, in which a server may repeat what it was sent. Any thread, in the process that made the
 server.
 """
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime, timezone
+from socket import gaierror
 from typing import Any, TypeVar
 
-from glassfs.errors import Changed, DeviceFailed, NotFound, Refused
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, Unavailable
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.answers import Unbelievable, is_retryable, translated
-from glassfs.source.remote.answers import facts as facts_of
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.obstore_module import not_installed
-from glassfs.source.remote.retrying import BlockingCalls, Call, Retryable, RetryingServer
-from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Listed
-from glassfs.source.remote.url import ALIASES, KNOWN, Url
+from glassfs.source.remote.objects import not_installed
+from glassfs.source.remote.server import MOST_NAMES, NO_HOST, NO_NAME, BlockingCalls, Facts, Listed, Retryable, Server
+from glassfs.source.remote.url import ALIASES, KNOWN, Connection, Url
 
 Result = TypeVar("Result")
 
@@ -39,9 +41,32 @@ NO_SERVERS = frozenset((
 LOGINS = ("ftp", "sftp", "smb", "ssh")
 """Protocols where each connection is a login; servers limit their number."""
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
+# Keys of ``info`` that distinguish versions, best first.
+_VERSIONS = (
+    "ETag", "etag", "e_tag", "generation", "version_id", "VersionId", "blob_id", "xet_hash", "sha", "oid", "md5Hash",
+    "checksum",
+)
+_NO_VERSIONS = ("", "null", "None", "none")
+_TIMES = (
+    "mtime", "LastModified", "last_modified", "Last-Modified", "modified", "updated", "modificationTime", "modify",
+    "created",
+)
+_MISSING = (404, 410)
+_DENIED = (401, 403, 407)
+_FTP_CODE = re.compile(r"(\d{3})[ -]")
+_FTP_DENIED = ("331", "332", "530", "532", "534")
+_DIGITS = re.compile(r"^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)")
 
 
-class FsspecServer(RetryingServer):
+class Unbelievable(DeviceFailed):
+    """A file system reports something impossible; asking again does not help."""
+
+
+_LASTING = (Unbelievable, TypeError, ValueError, LookupError, AttributeError, NotImplementedError, SystemExit)
+"""Errors that another attempt would have as well."""
+
+
+class FsspecServer(Server):
     """The objects of a URL's file system. Subclasses are for file systems that need more than fsspec's contract.
 
     Making one touches no network. Raises Refused for protocols without a server and for missing packages.
@@ -52,10 +77,6 @@ class FsspecServer(RetryingServer):
         if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
             self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
             self.has_lasting_versions = True
-        elif ":" in url.userinfo:
-            raise Refused(
-                "contains a password, which other users could see; put it into the usual files", url.shown,
-            )
         self._class = _class_of(url)
         authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
         self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")
@@ -87,19 +108,41 @@ class FsspecServer(RetryingServer):
             self._disconnect(system)
 
     async def _list(self, path: Path) -> Sequence[Listed]:
-        def work(system: Any, call: Call) -> Sequence[Listed]:
-            found: dict[str, Listed] = {}
-            for count, listed in enumerate(self.entries(system, path)):
-                if count >= MOST_NAMES or call.is_abandoned:
-                    raise Unbelievable("its listing does not end")
-                if listed is not None:
-                    found.setdefault(listed.name, listed)
-            return list(found.values())
+        """Links, devices, and entries without a valid name or size are omitted, with the reason."""
+        key = self.key(path)
+        folder = key.strip("/")
 
-        return await self._run(path, work)
+        def work(system: Any, abandoned: threading.Event) -> Sequence[Listed]:
+            listed: dict[str, Listed] = {}
+            is_file = False
+            for count, info in enumerate(self.ls(system, key)):
+                if count >= MOST_NAMES or abandoned.is_set():
+                    raise Unbelievable("its listing does not end")
+                full_name = info.get("name") if isinstance(info, Mapping) else ""
+                full_name = full_name if isinstance(full_name, str) else ""
+                facts, omitted = None, ""
+                try:
+                    facts = facts_of(info)
+                except Unbelievable as error:
+                    omitted = f"unreadable object: {error}"
+                # File systems answer a listing of a file in two ways: with an error, or with the file as its only
+                # entry, which may be an object of the folder's name in a bucket, too.
+                is_file = count == 0 and facts is not None and full_name.lstrip("/") == folder
+                name = _name_in(folder, full_name, facts is None)
+                try:
+                    raw(name)
+                except UnicodeEncodeError:
+                    name, omitted = name.encode(errors="replace").decode(), NO_NAME
+                if name:
+                    listed.setdefault(name, Listed(name, facts, omitted))
+            if is_file and path:
+                raise NotFound("is a file")
+            return list(listed.values())
+
+        return await self._run(work)
 
     async def _begin(self, path: Path, size: int, known: Facts | None) -> tuple[Facts, bytes] | None:
-        def work(system: Any, call: Call) -> tuple[Facts, bytes] | None:
+        def work(system: Any, abandoned: threading.Event) -> tuple[Facts, bytes] | None:
             key = self.pinned(system, self.key(path))
             facts = facts_of(self.info(system, key))
             if facts is None:
@@ -109,15 +152,14 @@ class FsspecServer(RetryingServer):
             try:
                 return facts, self._part(system, key, 0, min(size, facts.size), facts)
             except Changed as error:  # just now
-                raise Retryable(error) from None
+                raise Retryable(error.reason) from None
 
-        return await self._run(path, work)
+        return await self._run(work)
 
     async def _read(self, path: Path, offset: int, size: int, facts: Facts) -> bytes:
-        def work(system: Any, call: Call) -> bytes:
-            return self._part(system, self.pinned(system, self.key(path)), offset, size, facts)
-
-        return await self._run(path, work)
+        return await self._run(lambda system, abandoned: self._part(
+            system, self.pinned(system, self.key(path)), offset, size, facts,
+        ))
 
     def _part(self, system: Any, key: str, offset: int, size: int, facts: Facts) -> bytes:
         """Return a range of an object. Raises Changed if it is in another version."""
@@ -132,24 +174,22 @@ class FsspecServer(RetryingServer):
             raise DeviceFailed(f"the server sends {len(data)} bytes instead of {size}")
         return bytes(data)
 
-    async def _run(self, path: Path, work: Callable[[Any, Call], Result]) -> Result:
+    async def _run(self, work: Callable[[Any, threading.Event], Result]) -> Result:
         """Return what ``work`` does on a thread with a connected file system. Raises GlassfsError or Retryable."""
-        shown = self.shown(path)
-
-        def run(call: Call) -> Result:
+        def run(abandoned: threading.Event) -> Result:
             system, is_sound = None, False
             try:
                 system = self._taken()
-                found = work(system, call)
-                is_sound = not call.is_abandoned
+                found = work(system, abandoned)
+                is_sound = not abandoned.is_set()
                 return found
-            except Retryable as error:
-                raise Retryable(error.error.at(shown)) from None
             except BaseException as error:
-                failed = translated(error, shown)
+                failed = translated(error)
                 # After any error but an answer of the server the state of the connection is unknown.
-                is_sound = isinstance(failed, (NotFound, Changed)) and not call.is_abandoned
-                raise (Retryable(failed) if is_retryable(error) else failed) from None
+                is_sound = isinstance(failed, (NotFound, Changed)) and not abandoned.is_set()
+                if isinstance(failed, DeviceFailed) and not isinstance(error, _LASTING):
+                    failed = Retryable(failed.reason)
+                raise failed from None
             finally:
                 if system is not None and is_sound:
                     with self._lock:
@@ -157,10 +197,7 @@ class FsspecServer(RetryingServer):
                 elif system is not None:
                     self._disconnect(system)
 
-        try:
-            return await self._calls.run(run)
-        except DeviceFailed as error:
-            raise error.at(shown) from None
+        return await self._calls.run(run)
 
     def _taken(self) -> Any:
         """Return the file system that was used last, or a new one."""
@@ -202,37 +239,6 @@ class FsspecServer(RetryingServer):
         listing: Iterable[Any] = system.ls(key, detail=True)
         return listing
 
-    def entries(self, system: Any, path: Path) -> Iterator[Listed | None]:
-        """Yield the entries of a folder, None for what is not in it. Raises NotFound for a file.
-
-        Links, devices, and entries without a valid name or size are omitted, with the reason.
-        """
-        key = self.key(path)
-        folder = key.strip("/")
-        is_file = False
-        for count, info in enumerate(self.ls(system, key)):
-            full_name = info.get("name") if isinstance(info, Mapping) else None
-            found, omitted = None, ""
-            try:
-                found = facts_of(info)
-            except Unbelievable as error:
-                omitted = f"unreadable object: {error}"
-            if not isinstance(full_name, str):
-                is_file = False
-                yield None
-                continue
-            # File systems answer a listing of a file in two ways: with an error, or with the file as its only entry.
-            # The only entry may be the file that was listed; in buckets a folder may have an object of its name.
-            is_file = count == 0 and found is not None and full_name.lstrip("/") == folder
-            name = _name_in(folder, full_name, found is None)
-            try:
-                raw(name)
-            except UnicodeEncodeError:
-                name, omitted = name.encode(errors="replace").decode(), NO_NAME
-            yield Listed(name, found, omitted) if name else None
-        if is_file and path:
-            raise NotFound("is a file")
-
     def pinned(self, system: Any, key: str) -> str:
         """Return the name of an object in its present version, if the file system has one."""
         return key
@@ -265,17 +271,17 @@ def _class_of(url: Url) -> Any:
     try:
         import fsspec
     except ImportError:
-        raise Refused(not_installed(), url.shown) from None
+        raise Refused(not_installed()) from None
     if url.scheme in NO_SERVERS or url.scheme in KNOWN:
-        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}", url.shown)
+        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}")
     try:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
         if url.scheme in ("sftp", "ssh"):
-            raise Refused(not_installed("ssh"), url.shown) from None
-        raise Refused(f"{url.scheme}:// needs another package: {error}", url.shown) from None
+            raise Refused(not_installed("ssh")) from None
+        raise Refused(f"{url.scheme}:// needs another package: {error}") from None
     except ValueError:
-        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}", url.shown) from None
+        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}") from None
 
 
 def _supported() -> str:
@@ -292,3 +298,82 @@ def _name_in(folder: str, full_name: str, is_folder: bool) -> str:
     if slash and (above.count("/"), bool(above)) != (folder.count("/"), bool(folder)):
         return ""
     return name
+
+
+def facts_of(info: Any) -> Facts | None:
+    """Return the facts in an ``info`` dictionary; None for a folder. Raises Unbelievable."""
+    if not isinstance(info, Mapping):
+        raise Unbelievable("its file system does not report what it is")
+    kind = info.get("type")
+    if kind == "directory":
+        return None
+    if kind not in ("file", None):
+        raise Unbelievable("is neither a file nor a folder")
+    size = info.get("size")
+    found = Facts(size, _etag(info), _mtime_ns(info)) if type(size) is int else None
+    if found is None or not found.is_possible:
+        raise Unbelievable("its file system reports no valid size")
+    return found
+
+
+def _etag(info: Mapping[Any, Any]) -> str:
+    for name in _VERSIONS:
+        value = info.get(name)
+        if type(value) in (str, int) and (text := str(value).strip()) not in _NO_VERSIONS and len(text) <= 1024:
+            return text
+    return ""
+
+
+def _mtime_ns(info: Mapping[Any, Any]) -> int:
+    """Return the time in nanoseconds since 1970; 0 if there is none after that."""
+    for name in _TIMES:
+        value: Any = info.get(name)
+        if isinstance(value, str):  # in ISO 8601, or in digits only, as in the listings of FTP
+            text = _DIGITS.sub(r"\1-\2-\3T\4:\5:\6", value.strip()[:64]).replace("Z", "+00:00")
+            with suppress(ValueError):
+                value = datetime.fromisoformat(text)
+        if isinstance(value, datetime):
+            with suppress(OverflowError, ValueError):
+                value = (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
+        if type(value) in (int, float) and 0 < value < 1e14:
+            # Large numbers are milliseconds. A float has no more than microseconds of today's time.
+            seconds: float = value / 1000 if value >= 1e11 else value
+            return round(seconds * 10**6) * 1000
+    return 0
+
+
+def translated(error: BaseException) -> GlassfsError:
+    """Return the GlassfsError for an exception of a file system."""
+    if isinstance(error, GlassfsError):
+        return error
+    status = _http_status(error)
+    found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
+    code = found[1] if found else ""
+    number = getattr(error, "errno", None)
+    detail = f"HTTP {status}" if status else code
+    if isinstance(number, int) and number in errno.errorcode:
+        detail = os.strerror(number)
+    text = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
+    if isinstance(error, FileNotFoundError) or status in _MISSING or code == "550":
+        return NotFound("does not exist")
+    if isinstance(error, (IsADirectoryError, NotADirectoryError)):
+        return NotFound("is a folder where a file is expected, or a file where a folder is")
+    if isinstance(error, PermissionError) or status in _DENIED or code in _FTP_DENIED:
+        return NotAllowed(f"access denied: {text}")
+    if status == 412:
+        return Changed("has been replaced by another object")
+    if isinstance(error, gaierror):
+        return DeviceFailed(NO_HOST)
+    if isinstance(error, MemoryError) or number in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return Unavailable(f"no descriptors or no memory left: {text}")
+    return DeviceFailed(text)
+
+
+def _http_status(error: BaseException) -> int | None:
+    """Return the HTTP status that an exception reports, under any of the names that libraries use."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status", "status_code", "code"):
+            status = getattr(holder, name, None)
+            if type(status) is int:
+                return status
+    return None

@@ -7,19 +7,24 @@ for, complete, and of the right version. Any thread.
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
+import pathlib
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import aclosing
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound
+from glassfs import installing
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
+from glassfs.forks import PerProcess
 from glassfs.settings import settings
 from glassfs.source.contract import Path
-from glassfs.source.remote.retrying import SILENCE_PARTS, Attempt, Retryable, RetryingServer
-from glassfs.source.remote.server import NO_HOST, SECOND, Facts, Listed
+from glassfs.source.remote.server import NO_HOST, SECOND, TRIES, Attempt, Facts, Listed, Result, Retryable, Server
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
@@ -31,12 +36,12 @@ CODE = r"(?:[A-Z][a-z]{1,20}){2,8}"
 _CODE = re.compile(rf"<Code>({CODE})</Code>")
 NO_RANGES = "the server ignores the Range header and sends whole files"
 UNTRUSTED = "its certificate is not trusted"
-NO_WEBDAV = "the server does not speak WebDAV"
+NO_DAV = "the server does not speak WebDAV"
 ENDLESS = "it redirects without end"
-LASTING = (UNTRUSTED, NO_WEBDAV, ENDLESS)
+FINAL = (UNTRUSTED, NO_DAV, ENDLESS)
 """Reasons that the next attempt would have as well."""
 _CAUSES = (
-    ("Error decoding PROPFIND response", NO_WEBDAV),
+    ("Error decoding PROPFIND response", NO_DAV),
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
     ("dns error", NO_HOST),
     ("Connection refused", "the connection is refused"),
@@ -46,18 +51,22 @@ _CAUSES = (
     ("kind: Interrupted", "the connection ended in the middle of an answer"),
     ("redirect", ENDLESS),
 )
-Result = TypeVar("Result")
-ListPages = Callable[[Path, str], Coroutine[Any, Any, list[Listed]]]
+NAME = "obstore"
+_is_used = False
+"""Whether this process, or one that it was forked from, has used obstore."""
+ListPages = Callable[[Path], Coroutine[Any, Any, list[Listed]]]
 
 
-def believable_facts(size: int, etag: str, modified: datetime) -> Facts | None:
-    """Return the facts that a server reports, without impossible values; None for an impossible size."""
+def facts_of(meta: Mapping[str, Any]) -> Facts | None:
+    """Return the facts that obstore reports of an object, without impossible values; None for an impossible size."""
+    etag = meta["e_tag"] or ""
     if len(etag) > 1024:
         etag = ""
     if etag and not etag.startswith(('"', "W/")):  # some listings leave the quotes out
         etag = f'"{etag}"'
+    modified: datetime = meta["last_modified"]
     mtime_ns = int(modified.timestamp()) * SECOND + modified.microsecond * 1000
-    facts = Facts(size, etag, mtime_ns if abs(mtime_ns) < 1 << 63 else 0)
+    facts = Facts(meta["size"], etag, mtime_ns if abs(mtime_ns) < 1 << 63 else 0)
     return facts if facts.is_possible else None
 
 
@@ -65,11 +74,7 @@ class NoRanges(Retryable):
     """A server sends a whole object instead of a range."""
 
 
-class _Unlistable(Exception):
-    """obstore cannot list a folder."""
-
-
-class ObjectServer(RetryingServer):
+class ObjectServer(Server):
     """``store`` is an obstore store; ``library`` is the obstore package that it is of.
 
     ``host`` is asked, or else the one in the name. ``list_pages`` is another way to list folders, if there is one.
@@ -93,7 +98,7 @@ class ObjectServer(RetryingServer):
     @staticmethod
     def options(timeout: float) -> dict[str, Any]:
         """Return the options of every obstore store. It does not retry: this module does, for bodies as well."""
-        silence = timedelta(seconds=timeout / SILENCE_PARTS)
+        silence = timedelta(seconds=timeout / TRIES)
         return {
             "client_options": {
                 "timeout": timedelta(seconds=timeout), "connect_timeout": silence, "read_timeout": silence,
@@ -105,33 +110,35 @@ class ObjectServer(RetryingServer):
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server may send names without end, and obstore returns them all at once. The time bounds how many it can
         # collect; where names can be had page by page, a folder that takes longer is listed so from then on.
-        limit = self.timeout / SILENCE_PARTS
+        limit = self.timeout / TRIES
         if self._list_pages is not None:
             limit = min(limit, settings.long_listing)
         if path not in self._listed_by_page:
             try:
                 return await asyncio.wait_for(self._list_at_once(path), limit)
-            except _Unlistable as error:
-                reason = f"cannot be listed: {error}"
+            except DeviceFailed as error:
+                failed = error
             except (TimeoutError, asyncio.TimeoutError):
-                reason = f"the listing takes more than {limit:.3g} seconds"
+                failed = DeviceFailed(f"the listing takes more than {limit:.3g} seconds")
             if self._list_pages is None:
-                raise DeviceFailed(reason, self.shown(path))
-            log.info("%s: %s; listing it page by page", printable(self.shown(path)), reason)
+                raise failed
+            log.info("%s: %s; listing it page by page", printable(self.shown(path)), failed.reason)
             self._listed_by_page.add(path)
-        return await self._list_pages(path, self.shown(path))  # type: ignore[misc]  # not None here
+        return await self._list_pages(path)  # type: ignore[misc]  # not None here
 
-    async def _safely(self, path: Path, attempt: Attempt[Result]) -> Result:
-        return await super()._safely(path, lambda: self._translated(path, attempt()))
+    async def _retried(self, path: Path, attempt: Attempt[Result]) -> Result:
+        return await super()._retried(path, lambda: self._translated(attempt()))
 
     async def _list_at_once(self, path: Path) -> Sequence[Listed]:
         try:
             found = await self._library.list_with_delimiter_async(self._store, "/".join(path) or None)
         except (self._library.exceptions.InvalidPathError, ValueError):
-            raise _Unlistable("an object in it has a name with an empty part or a control character") from None
+            reason = "cannot be listed: an object in it has a name with an empty part or a control character"
+            raise DeviceFailed(reason) from None
         except self._library.exceptions.GenericError as error:
             if "nvalid list response" in str(error):
-                raise _Unlistable("an object in it has a name that is not UTF-8") from None
+                reason = "cannot be listed: an object in it has a name that is not UTF-8"
+                raise DeviceFailed(reason) from None
             raise
         depth = len(path)
         listed = [Listed(one.split("/")[depth], None) for one in found["common_prefixes"] if one.count("/") >= depth]
@@ -158,7 +165,7 @@ class ObjectServer(RetryingServer):
             return Facts(0, "", 0), b""
         facts = facts_of(result.meta)
         if facts is None:
-            raise DeviceFailed("the server reports an impossible size", self.shown(path))
+            raise DeviceFailed("the server reports an impossible size")
         if known is not None and known.fits(facts):
             return None
         return facts, await self._body(result, 0, min(size, facts.size))
@@ -170,11 +177,11 @@ class ObjectServer(RetryingServer):
         try:
             result = await self._get(path, options)
         except self._library.exceptions.PreconditionError:
-            raise Changed("has been replaced by another object", self.shown(path)) from None
+            raise Changed("has been replaced by another object") from None
         # Some servers ignore If-Match, so the ETag of each answer is compared as well.
         now = facts_of(result.meta)
         if now is None or not facts.fits(now):
-            raise Changed("has been replaced by another object", self.shown(path))
+            raise Changed("has been replaced by another object")
         return await self._body(result, offset, offset + size)
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
@@ -185,84 +192,69 @@ class ObjectServer(RetryingServer):
         except (exceptions.NotSupportedError, exceptions.GenericError) as error:
             if isinstance(error, exceptions.GenericError) and "non-partial response" not in str(error):
                 raise
-            raise NoRanges(DeviceFailed(NO_RANGES)) from None
+            raise NoRanges(NO_RANGES) from None
 
     async def _body(self, result: Any, start: int, end: int) -> bytes:
         """Return the bytes ``[start, end)`` of an object from an answer, of which little more is read."""
         first, last = result.range
         if not first <= start <= end <= last:
-            raise Retryable(DeviceFailed("the server sends another range of bytes than the one asked for"))
+            raise Retryable("the server sends another range of bytes than the one asked for")
         # A server without ranges sends what comes before and after as well. The first is skipped, and the connection is
         # given up before the second. If nothing should come after, a longer body is an error.
         pieces, rest, skip = [], end - start, start - first
-        async with aclosing(self._pieces(result, end - first)) as body:
-            async for piece in body:
-                piece, skip = piece[skip:], max(0, skip - len(piece))
-                pieces.append(piece[:rest] if last > end else piece)
-                rest -= len(piece)
-                if rest < 0 or (not rest and last > end):
-                    break
+        async for part in result.stream(min_chunk_size=max(1, min(end - first, 1 << 20))):
+            piece, skip = bytes(part)[skip:], max(0, skip - len(part))
+            pieces.append(piece[:rest] if last > end else piece)
+            rest -= len(piece)
+            if rest < 0 or (not rest and last > end):
+                break
         # obstore does not repeat a request whose body breaks off, as it has returned the answer by then.
         if rest > 0 or (rest and last == end):
             word = "more" if rest < 0 else "fewer"
-            raise Retryable(DeviceFailed(f"the server sends {word} than the {end - start} bytes that it announced"))
+            raise Retryable(f"the server sends {word} than the {end - start} bytes that it announced")
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    async def _pieces(self, result: Any, size: int) -> AsyncGenerator[bytes, None]:
-        """Yield the body of an answer; about ``size`` bytes of it are needed."""
-        stream = result.stream(min_chunk_size=max(1, min(size, 1 << 20))).__aiter__()
-        while True:
-            try:
-                piece = await asyncio.wait_for(stream.__anext__(), self.timeout / SILENCE_PARTS)
-            except StopAsyncIteration:
-                return
-            except (TimeoutError, asyncio.TimeoutError):
-                raise Retryable(DeviceFailed("the server stops in the middle of an answer")) from None
-            yield bytes(piece)
-
-    async def _translated(self, path: Path, work: Awaitable[Result]) -> Result:
+    async def _translated(self, work: Awaitable[Result]) -> Result:
         """Await ``work`` and raise obstore's errors as GlassfsError or Retryable."""
         try:
             return await work
-        except (GlassfsError, Retryable, _Unlistable, asyncio.CancelledError):
+        except (GlassfsError, asyncio.CancelledError):
             raise
         except Exception as error:
-            failed, is_retryable = self.failure(path, error)
-            raise (Retryable(failed) if is_retryable else failed) from None
+            raise self.failure(error) from None
 
-    def failure(self, path: Path, error: Exception) -> tuple[GlassfsError, bool]:
-        """Return the error to raise for one of obstore's, and whether another attempt may succeed."""
+    def failure(self, error: Exception) -> GlassfsError:
+        """Return the error to raise for one of obstore's: Retryable if another attempt may succeed."""
         exceptions = self._library.exceptions
         if isinstance(error, FileNotFoundError):
-            return self._missing(path, error), False
+            return self._missing(error)
         if isinstance(error, exceptions.PermissionDeniedError):
             reason = f"access denied (HTTP 403{_detail(error)}): check the credentials"
-            return NotAllowed(reason, self.shown(path)), False
+            return NotAllowed(reason)
         if isinstance(error, exceptions.UnauthenticatedError):
             reason = f"access denied (HTTP 401{_detail(error)}): pass credentials with -o profile=… or anonymous"
-            return NotAllowed(reason, self.shown(path)), False
+            return NotAllowed(reason)
         if isinstance(error, (exceptions.InvalidPathError, ValueError)):
-            return DeviceFailed("has a name that cannot be sent to the server", self.shown(path)), False
-        reason = _reason(error)
-        if reason == NO_HOST and self._host:
+            return DeviceFailed("has a name that cannot be sent to the server")
+        # A reason in words of this module: the error may quote what the server was sent.
+        text = str(error)
+        status = _STATUS.search(text)
+        unknown = f"the request failed ({type(error).__name__})"
+        reason = next((cause for sign, cause in _CAUSES if sign in text), unknown)
+        if status is not None:
+            reason = f"the server answers {status[1]}{_detail(error)}"
+        elif reason == NO_HOST and self._host:
             reason = f"there is no host {self._host}; -o endpoint=URL names another server"
-        failed = DeviceFailed(reason, self.shown(path))
-        if not isinstance(error, exceptions.BaseError):
-            return failed, False
-        status = _STATUS.search(str(error))
         if status is not None and status[1].startswith("404"):  # that of a listing
-            return self._missing(path, error), False
-        return failed, failed.reason not in LASTING and (status is None or status[1].startswith(_RETRYABLE))
+            return self._missing(error)
+        is_passing = reason not in FINAL and (status is None or status[1].startswith(_RETRYABLE))
+        kind = Retryable if is_passing and isinstance(error, exceptions.BaseError) else DeviceFailed
+        return kind(reason)
 
-    def _missing(self, path: Path, error: Exception) -> NotFound:
+    def _missing(self, error: Exception) -> NotFound:
         code = _CODE.search(str(error))
         is_bucket = code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound")
-        return NotFound("there is no such bucket" if is_bucket else "there is no such object", self.shown(path))
-
-
-def facts_of(meta: Any) -> Facts | None:
-    """Return the facts that obstore reports of an object; None for an impossible size."""
-    return believable_facts(meta["size"], meta["e_tag"] or "", meta["last_modified"])
+        return NotFound("there is no such bucket" if is_bucket else "there is no such object")
 
 
 def _detail(error: Exception) -> str:
@@ -270,13 +262,52 @@ def _detail(error: Exception) -> str:
     return f", {code[1]}" if code else ""
 
 
-def _reason(error: Exception) -> str:
-    """Return a reason in words of this module: the error may quote what the server was sent."""
-    text = str(error)
-    status = _STATUS.search(text)
-    if status is not None:
-        return f"the server answers {status[1]}{_detail(error)}"
-    for sign, reason in _CAUSES:
-        if sign in text:
-            return reason
-    return f"the request failed ({type(error).__name__})"
+# The package is imported also in a process that was forked from one that has used it. Its threads do not exist there,
+# and its calls wait for them forever. So a copy of its files is loaded: another library with static memory of its own.
+
+
+def not_installed(extra: str = "remote") -> str:
+    """Return the reason to refuse a URL that needs an extra of this package."""
+    return f"needs more than is installed: {installing.command(extra)}"
+
+
+def obstore() -> ModuleType:
+    """Return the package. Raises Refused if it is not installed."""
+    try:
+        return _module.get()
+    except ImportError:
+        raise Refused(not_installed()) from None
+
+
+def _load() -> ModuleType:
+    global _is_used
+    if _is_used:
+        return _copy_of(importlib.import_module(NAME))
+    package = _imported()
+    _is_used = True
+    return package
+
+
+def _imported() -> ModuleType:
+    for part in ("store", "exceptions"):
+        importlib.import_module(f"{NAME}.{part}")
+    return sys.modules[NAME]
+
+
+def _copy_of(package: ModuleType) -> ModuleType:
+    """Import a copy of the package in place of the inherited one."""
+    with tempfile.TemporaryDirectory(prefix="glassfs-") as folder:
+        copy = pathlib.Path(folder, NAME)
+        shutil.copytree(package.__path__[0], copy, ignore=shutil.ignore_patterns("__pycache__", "*.pyi"))
+        # The modules of the parent are left as they are; those that import obstore from now on get the copy, and the
+        # old one stays alive in what was made before the fork.
+        for name in [name for name in sys.modules if name == NAME or name.startswith(f"{NAME}.")]:
+            del sys.modules[name]
+        sys.path.insert(0, folder)
+        try:
+            return _imported()
+        finally:
+            sys.path.remove(folder)
+
+
+_module: PerProcess[ModuleType] = PerProcess(_load)

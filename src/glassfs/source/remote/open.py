@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import os
-from base64 import b64encode
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
-from hashlib import blake2b
+from threading import Event
 from typing import Any, TypeAlias, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote_plus, urlsplit
 
-from glassfs.errors import DeviceFailed, NotAllowed, NotFound, Refused
+from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.forks import PerProcess
-from glassfs.names import raw
-from glassfs.source.contract import ByteCache, Named
-from glassfs.source.remote import s3_listing
-from glassfs.source.remote.blocks import RemoteBlocks
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.disk import DiskCache
-from glassfs.source.remote.objects import ListPages, ObjectServer
-from glassfs.source.remote.obstore_module import not_installed, obstore
-from glassfs.source.remote.probes import explained, target_of
-from glassfs.source.remote.retrying import SILENCE_PARTS
-from glassfs.source.remote.server import Server
+from glassfs.source.contract import ByteCache, Named, Path
+from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
+from glassfs.source.remote.objects import CODE, ListPages, ObjectServer, facts_of, not_installed, obstore
+from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Server, calls, is_name
 from glassfs.source.remote.store import RemoteStore
-from glassfs.source.remote.url import WEB, Url, parsed
+from glassfs.source.remote.url import WEB, Connection, Url, parsed
 from glassfs.source.remote.web import WebServer
 
 DEFAULT_REGION = "us-east-1"
 CREDENTIALS_VALID = timedelta(minutes=10)
 """How long credentials of a provider are used before it is asked again."""
 ACCOUNT = "AZURE_STORAGE_ACCOUNT_NAME"
+MOST_BYTES = 64 << 20
+"""Total length of the names and ETags in one folder."""
+_MISSING = ("404", "NoSuchBucket", "NoSuchKey")
+_DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken")
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
@@ -48,9 +45,8 @@ def located(
     ``is_file`` returns for a name whether an object is more likely than a folder. Raises NotFound and others.
     """
     disk = DiskCache(connection.disk_cache, connection.disk_cache_size) if connection.disk_cache else None
-    blocks = RemoteBlocks(cached, disk)
     servers: dict[tuple[str, str, str], Server] = {}
-    store = cache(partial(RemoteStore, connection=connection, blocks=blocks, disk=disk))
+    store = cache(partial(RemoteStore, connection=connection, blocks=RemoteBlocks(cached, disk)))
 
     def named(url: Url) -> Named:
         key = url.scheme, f"{url.userinfo}@{url.host}", url.query
@@ -60,7 +56,7 @@ def located(
 
         def folder() -> Named:
             found = store(server, url.path, has_folders=True)
-            if not found.has_names() and url.path:
+            if next(found.list(()), None) is None and url.path:
                 raise NotFound("there is no such object or folder", url.shown)
             return Named(found, (), url.path[-1] if url.path else url.host)
 
@@ -89,39 +85,32 @@ def located(
 
 def server_of(url: Url, connection: Connection) -> Server:
     """Return the server of a URL. Raises Refused and NotAllowed."""
-    if url.scheme not in (*WEB, *_BUCKETS):
+    try:
+        if url.scheme in _BUCKETS:
+            return bucket_of(url, connection, ObjectServer)
+        if url.scheme in WEB:
+            return WebServer(url, connection)
         from glassfs.source.remote.fsspecs import FsspecServer
         from glassfs.source.remote.protocols import SERVERS
 
         return SERVERS.get(url.scheme, FsspecServer)(url, connection)
-    if url.scheme in _BUCKETS:
-        return bucket_of(url, connection, ObjectServer)
-    _demand_no_password(url)
-    return _web(url, connection)
+    except GlassfsError as error:
+        raise error.at(url.shown) from None
 
 
 def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnyServer:
     """Return the server of a bucket's URL. Raises Refused and NotAllowed."""
-    _demand_no_password(url)
     if not url.host:
-        raise Refused("names no bucket", url.shown)
-    library = obstore(url.shown)
+        raise Refused("names no bucket")
+    library = obstore()
     make, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
         store = make()
     except Exception:  # its message may repeat a credential
-        raise Refused("cannot be opened: its name, an option or a credential is malformed", url.shown) from None
+        raise Refused("cannot be opened: its name, an option or a credential is malformed") from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     host = urlsplit(endpoint).hostname or host
     return kind(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
-
-
-def _demand_no_password(url: Url) -> None:
-    if url.userinfo and (url.scheme != "az" or ":" in url.userinfo):
-        raise Refused(
-            "contains a user or password, which other users could see; "
-            "put them into the environment or the usual files", url.shown,
-        )
 
 
 def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
@@ -140,59 +129,117 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         if connection.token:
             credentials["session_token"] = connection.token
     elif connection.profile or not all(map(os.environ.get, _KEYS)):
-        session = _session(url, connection.profile)
+        session = _session(connection.profile)
         found = session.get_credentials()
         if found is None:
-            raise NotAllowed(
-                "there are no credentials, neither in the environment nor in the usual files; "
-                "for a public bucket pass the option anonymous", url.shown,
-            )
+            reason = "there are no credentials, neither in the environment nor in the usual files"
+            raise NotAllowed(f"{reason}; for a public bucket pass the option anonymous")
         credentials["credential_provider"] = partial(_provide, found)
     has_files = any(os.path.exists(os.path.expanduser(os.environ.get(name) or usual)) for name, usual in _FILES)
     if not (region and endpoint) and (session is not None or has_files):
-        session = session or _session(url, connection.profile)
+        session = session or _session(connection.profile)
         region = region or session.get_config_variable("region") or ""
         endpoint = endpoint or _configured_endpoint(session)
     if endpoint:
         credentials["endpoint"] = endpoint
-        _allow_http(endpoint, options)
+        options["client_options"]["allow_http"] = endpoint.startswith("http://")
     region = region or DEFAULT_REGION
-    client = PerProcess(partial(_botocore_client, connection, region, endpoint))
-    list_pages = partial(s3_listing.entries, url.host, client)
+    client = PerProcess(partial(_client, connection, region, endpoint))
+
+    async def list_pages(path: Path) -> list[Listed]:
+        return await calls.get().run(partial(_list, url.host, client, path))
+
     make = partial(S3Store, url.host, region=region, **credentials, **options)
     return make, endpoint, f"s3.{region}.amazonaws.com", list_pages
 
 
-def _botocore_client(connection: Connection, region: str, endpoint: str) -> Any:
-    """Return a botocore client with the same credentials and endpoint. Raises ImportError without botocore."""
-    import botocore.session
+def _list(bucket: str, client: PerProcess[Any], path: Path, abandoned: Event) -> list[Listed]:
+    """Return what is in a bucket's folder, page by page. An abandoned call ends after a page.
+
+    obstore fails to list a folder if one key has an empty part (``a//b``) or a control character, and it collects names
+    without a limit. Here the number of names is limited, and keys that no file can have are marked.
+    """
+    session = client.get()  # raises Refused without botocore
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    prefix = "".join(f"{name}/" for name in path)
+    found: dict[tuple[str, bool], Listed] = {}
+    size = 0
+    request = {"Bucket": bucket, "Prefix": prefix, "Delimiter": "/", "EncodingType": "url"}
+    try:
+        while not abandoned.is_set():
+            page = session.list_objects_v2(**request)
+            for listed in _listed_on(page, prefix):
+                size += len(listed.name) + (len(listed.facts.etag) if listed.facts is not None else 0)
+                if len(found) == MOST_NAMES or size > MOST_BYTES:
+                    raise TooLarge(f"has more than {MOST_NAMES} objects, or very long names")
+                found[listed.name, listed.facts is None] = listed
+            if not page.get("IsTruncated"):
+                return list(found.values())
+            # The time bounds a listing without end, and the bytes what it may take; a token that repeats itself
+            # would ask for the same page until then.
+            token = page.get("NextContinuationToken")
+            if not token or token == request.get("ContinuationToken"):
+                raise DeviceFailed("the server says that its listing goes on, but not where")
+            request["ContinuationToken"] = token
+    except GlassfsError:
+        raise
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        if code in _MISSING:
+            raise NotFound("there is no such bucket") from None
+        reason = "the server does not list it" + (f" ({code})" if re.fullmatch(CODE, code) else "")
+        raise (NotAllowed if code in _DENIED else DeviceFailed)(reason) from None
+    except (BotoCoreError, OSError) as error:
+        raise DeviceFailed(f"the listing failed ({type(error).__name__})") from None
+    raise DeviceFailed("the listing does not end in time")
+
+
+def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
+    """Yield what one page lists, without the object that is the folder itself, and keys that are not below it."""
+    found: list[tuple[str, Facts | None]] = [(one["Prefix"], None) for one in page.get("CommonPrefixes", ())]
+    for one in page.get("Contents", ()):
+        facts = facts_of({"size": one["Size"], "e_tag": one.get("ETag"), "last_modified": one["LastModified"]})
+        if facts is not None:
+            found.append((one["Key"], facts))
+    for quoted, facts in found:
+        key = unquote_plus(quoted, errors="surrogateescape")
+        name = key.removeprefix(prefix)
+        if key.startswith(prefix) and name:
+            folder = name.removesuffix("/")
+            yield Listed(folder if facts is None and is_name(folder) else name, facts)
+
+
+def _client(connection: Connection, region: str, endpoint: str) -> Any:
+    """Return a botocore client with the same credentials and endpoint. Raises Refused and NotAllowed."""
+    session = _session(connection.profile)
     from botocore import UNSIGNED
     from botocore.config import Config
 
-    silence = connection.timeout / SILENCE_PARTS
+    silence = connection.timeout / TRIES
     config = Config(
         signature_version=UNSIGNED if connection.anonymous else None, connect_timeout=silence, read_timeout=silence,
         retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},
         parameter_validation=False,
     )
-    return botocore.session.Session(profile=connection.profile or None).create_client(
+    return session.create_client(
         "s3", region_name=region, endpoint_url=endpoint or None, config=config,
         aws_access_key_id=connection.key or None, aws_secret_access_key=connection.secret or None,
         aws_session_token=connection.token or None,
     )
 
 
-def _session(url: Url, profile: str) -> Any:
+def _session(profile: str) -> Any:
     """Return a botocore session: it knows the files, roles and services that credentials come from."""
     try:
         import botocore.session
     except ImportError:
-        raise Refused(not_installed(), url.shown) from None
+        raise Refused(not_installed()) from None
     session = botocore.session.Session(profile=profile or None)
     try:
         session.get_scoped_config()
     except Exception as error:
-        raise NotAllowed(f"cannot parse the AWS configuration files: {error}", url.shown) from None
+        raise NotAllowed(f"cannot parse the AWS configuration files: {error}") from None
     return session
 
 
@@ -212,10 +259,6 @@ def _configured_endpoint(session: Any) -> str:
     return str((isinstance(of_s3, dict) and of_s3.get("endpoint_url")) or config.get("endpoint_url", ""))
 
 
-def _allow_http(endpoint: str, options: dict[str, Any]) -> None:
-    options["client_options"]["allow_http"] = endpoint.startswith("http://")
-
-
 def _credentials(connection: Connection, options: dict[str, Any], endpoint: str, secret: str = "") -> dict[str, Any]:
     """Return the credentials and the endpoint as obstore takes them, under its names for endpoint and secret."""
     credentials: dict[str, Any] = {}
@@ -227,7 +270,7 @@ def _credentials(connection: Connection, options: dict[str, Any], endpoint: str,
         credentials["bearer_token"] = connection.token
     if connection.endpoint:
         credentials[endpoint] = connection.endpoint
-        _allow_http(connection.endpoint, options)
+        options["client_options"]["allow_http"] = connection.endpoint.startswith("http://")
     return credentials
 
 
@@ -246,59 +289,10 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     if url.userinfo:
         container, account = url.userinfo, url.host.partition(".")[0]
     if not account:
-        raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}", url.shown)
+        raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}")
     credentials = _credentials(connection, options, "endpoint", "account_key")
     make = partial(AzureStore, container, account_name=account, **credentials, **options)
     return make, connection.endpoint or account, f"{account}.blob.core.windows.net", None
 
 
 _BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any]], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}
-
-
-def _web(url: Url, connection: Connection) -> WebServer:
-    """Return a server of its own for each host and query: a signature in a query is for one object."""
-    library = obstore(url.shown)
-    from obstore.store import HTTPStore
-
-    options = ObjectServer.options(connection.timeout)
-    options["client_options"]["allow_http"] = url.scheme == "http"
-    authorization = _authorization(url, connection)
-    if authorization:
-        options["client_options"]["default_headers"] = {"Authorization": authorization}
-    base = f"{url.scheme}://{url.host}"
-    try:
-        store = HTTPStore.from_url(f"{base}/?{url.query}" if url.query else base, **options)
-    except Exception:
-        raise Refused("is not the URL of a server", url.shown) from None
-    identity = base
-    if url.query:
-        try:
-            target = target_of(url, authorization, connection.timeout)
-        except DeviceFailed as error:
-            raise explained(url, error) from None
-        if target is not None:
-            raise Refused(
-                "redirects, and the next host would learn its query; name it without the query, or name the final URL",
-                url.shown,
-            )
-        identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
-    return WebServer(url, authorization, identity, store, library, connection.timeout)
-
-
-def _authorization(url: Url, connection: Connection) -> str:
-    """Return the Authorization header: of the connection's credentials, or of those in ~/.netrc, or ""."""
-    from netrc import NetrcParseError, netrc
-
-    if connection.token:
-        return f"Bearer {connection.token}"
-    user, password = connection.key, connection.secret
-    if not user and not connection.anonymous:
-        try:
-            found = netrc(os.environ.get("NETRC") or None).authenticators(url.host.rpartition(":")[0] or url.host)
-        except (OSError, NetrcParseError):
-            found = None
-        if found is not None:
-            user, password = found[0], found[2] or ""
-    if not user:
-        return ""
-    return f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"

@@ -1,4 +1,7 @@
-"""Parse the options of remote sources after ``-o``, and reject mistyped URLs.
+"""Parse the options of remote sources: those after ``-o``, and ``storage_options`` of programs; reject mistyped URLs.
+
+Of ``storage_options``, the fields of ``Connection`` are accepted and the names of s3fs, gcsfs, adlfs and fsspec's HTTP
+file system. Options that only tune how these read and cache are ignored; unknown ones are refused, as they may matter.
 
 Pure functions. WrongValue and Refused carry messages for the user, without secrets.
 """
@@ -7,15 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from glassfs.errors import GlassfsError, Refused
 from glassfs.sizes import human_size, parse_size
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.url import ALIASES, LOCAL, WEB, is_url, shown
+from glassfs.source.remote.url import ALIASES, CREDENTIALS, KNOWN, LOCAL, Connection, is_url, parsed, protocol_of, shown
 
 DESCRIPTIONS = {
     "endpoint=URL": "of a URL: the server to use instead of the service's own",
@@ -28,16 +30,35 @@ DESCRIPTIONS = {
     "disk_cache_size=SIZE": f"of a URL: how many bytes of them ({human_size(Connection.disk_cache_size)})",
 }
 
-CREDENTIALS = (
-    "credentials are taken from the environment and the usual files (~/.aws, ~/.netrc …), never from the command line"
-)
-_SCHEMES = {"s3", "gs", "az", "ssh", "sftp", "ftp", "hf", *ALIASES, *WEB, *LOCAL}
-_OWN_USERS = {"s3", "s3a", "gs", "gcs", *WEB}
-"""Schemes where any userinfo is a secret; in others it may be a user or the name of a container."""
+_SCHEMES = {"ssh", "sftp", "ftp", "hf", *ALIASES, *KNOWN, *LOCAL}
 _OTHER_HOST = re.compile(r"(?:([\w.-]+@)([\w.-]+|\[[0-9A-Fa-f:.]+\]):(.*)|([\w.-]{2,}):([/~].*))", re.DOTALL)
 """What scp, rsync and git call a file on another machine. Without a user only paths from the root or a home count."""
 _ONE_SLASH = re.compile(r"([A-Za-z0-9]+):/*(.*)", re.DOTALL)
 _CREDENTIAL = re.compile(r"(.*_)?(key|secret|token|password|passwd|access_key_id|secret_access_key)")
+SECRETS = ("key", "secret", "token")
+"""Fields of ``Connection`` that only programs set."""
+NAMES = {
+    "s3": {
+        "username": "key", "password": "secret", "endpoint_url": "endpoint", "region_name": "region",
+        "aws_access_key_id": "key", "aws_secret_access_key": "secret", "aws_session_token": "token",
+    },
+    "gs": {"endpoint_url": "endpoint"},
+    "az": {"account_name": "key", "account_key": "secret"},
+}
+"""Options of the usual file systems, and the fields of ``Connection`` that they mean."""
+ANONYMOUS = ("anon", "anonymous")
+USUAL_CREDENTIALS = ("google_default", "cloud", "cache")
+"""What gcsfs accepts as a token besides anon and tokens."""
+GENERAL = frozenset((
+    "asynchronous", "auto_mkdir", "batch_size", "block_size", "cache_options", "cache_type", "listings_expiry_time",
+    "loop", "max_paths", "skip_instance_cache", "use_listings_cache",
+))
+"""Options of file systems in general that have no effect here."""
+IGNORED = GENERAL | {
+    "blocksize", "cache_regions", "cache_timeout", "check_connection", "consistency", "default_block_size",
+    "default_cache_type", "default_fill_cache", "encoded", "fill_cache", "max_concurrency", "project", "same_scheme",
+    "simple_links", "size_policy",
+}
 
 
 class WrongValue(GlassfsError):
@@ -108,14 +129,10 @@ def public_options(connection: Connection) -> dict[str, object]:
 
 def demand_plain(name: str) -> None:
     """Raise Refused for a URL that contains credentials, or that ends with a space, as copied text may."""
-    if not is_url(name):
-        return
-    scheme, _, rest = name.partition("://")
-    userinfo, at, _ = re.split("[/?#]", rest, maxsplit=1)[0].rpartition("@")
-    if at and (":" in userinfo or scheme.lower() in _OWN_USERS):
-        raise Refused(CREDENTIALS, shown(name))
-    if name != name.rstrip():
-        raise Refused("ends with a space", shown(name))
+    if is_url(name):
+        parsed(name)
+        if name != name.rstrip():
+            raise Refused("ends with a space", shown(name))
 
 
 def meant_by(name: str) -> str:
@@ -136,6 +153,79 @@ def meant_by(name: str) -> str:
     return f"; write 'ssh://{host}/…' with the whole path, from the root"
 
 
+def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Connection:
+    """Return the connection for options of a protocol; messages call the container ``source``. Raises Refused."""
+    known = protocol_of(protocol)
+    return _known(known, dict(options), source) if known in ("file", *KNOWN) else _any(dict(options), source)
+
+
+def connection_to(sources: Sequence[str], options: Mapping[str, Any]) -> Connection:
+    """Return the connection for sources some of which are URLs, all of one protocol. Raises Refused."""
+    urls = [source for source in sources if is_url(source)]
+    protocols = {protocol_of(source.partition("://")[0]) for source in urls}
+    if len(protocols) != 1:
+        reason = "protocols have options of their own: open them one by one" if protocols else "no source is a URL"
+        raise Refused(f"there are storage_options, but {reason}")
+    return connection_of(protocols.pop(), options, shown(urls[0]))
+
+
+def _any(options: dict[str, Any], source: str) -> Connection:
+    """Split the options of an fsspec file system from those that glassfs handles itself."""
+    names = {"poll", "disk_cache", "disk_cache_size"} & options.keys()
+    own = {name: options.pop(name) for name in names}
+    if isinstance(options.get("timeout"), (int, float)):
+        own["timeout"] = options["timeout"]
+    return Connection(**_checked(own, source), extra=options)
+
+
+def _known(protocol: str, options: dict[str, Any], source: str) -> Connection:
+    found: dict[str, Any] = {}
+    names = NAMES.get(protocol, {})
+    nested = options.pop("client_kwargs", None) or {}
+    if not isinstance(nested, Mapping):
+        raise Refused("the option client_kwargs has to be a mapping", source)
+    for option, value in (*options.items(), *nested.items()):
+        name = names.get(option, option)
+        # What only tunes how another library reads has no effect here. Anything else that is not known could change
+        # what is read, or under whose name, so it is refused.
+        if value is None or option in IGNORED or ((protocol, option) == ("s3", "use_ssl") and value):
+            continue
+        if (protocol, name) == ("gs", "token") and isinstance(value, str):
+            if value in USUAL_CREDENTIALS:
+                continue
+            if value == "anon":
+                name = value
+            elif "/" in value:
+                raise Refused(
+                    "the option token names a file: "
+                    "that of a service account is taken from GOOGLE_APPLICATION_CREDENTIALS", source,
+                )
+        if name in ANONYMOUS:
+            found["anonymous"] = bool(value)
+        elif name in _VALUES or name in SECRETS:
+            if found.setdefault(name, value) != value:
+                raise Refused(f"the option {name} is there twice, as {option}, too", source)
+        else:
+            called = "local files" if protocol == "file" else protocol
+            raise Refused(f"glassfs does not know the option {option} for {called}", source)
+    return Connection(**_checked(found, source))
+
+
+def _checked(found: dict[str, Any], source: str) -> dict[str, Any]:
+    """Return the values of fields of ``Connection`` in their types. Raises Refused."""
+    for name, value in found.items():
+        if name in SECRETS:
+            if not isinstance(value, str):
+                raise Refused(f"the option {name} has to be a text, not {type(value).__name__}", source)
+        elif name in _VALUES:
+            parse, expected = _VALUES[name]
+            try:
+                found[name] = parse(str(value))
+            except (ValueError, WrongValue):
+                raise Refused(f"the option {name} has to be {expected}", source) from None
+    return found
+
+
 def _text(value: str) -> str:
     if not value.isprintable() or value != value.strip():
         raise ValueError
@@ -144,7 +234,7 @@ def _text(value: str) -> str:
 
 def _endpoint(value: str) -> str:
     scheme, _, rest = value.partition("://")
-    if scheme.lower() not in WEB or not rest.strip("/") or not value.isprintable() or " " in value:
+    if scheme.lower() not in ("http", "https") or not rest.strip("/") or not value.isprintable() or " " in value:
         raise ValueError
     if "@" in rest.partition("/")[0] or "?" in rest:
         raise WrongValue(f"option endpoint: {shown(value)}: {CREDENTIALS}")

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 from glassfs.errors import Refused
 from glassfs.lru import LRU
 from glassfs.settings import settings
-from glassfs.source.remote.connection import Connection
 from glassfs.source.remote.fsspecs import FsspecServer
-from glassfs.source.remote.url import Url
+from glassfs.source.remote.url import Connection, Url
 
 _HOST = re.compile(r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]*")
 """A host that cannot be an option or several words in a command of ``~/.ssh/config``."""
@@ -28,10 +27,10 @@ class SshServer(FsspecServer):
         try:
             port = urlsplit(base).port
         except ValueError:
-            raise Refused("is not a URL", url.shown) from None
+            raise Refused("is not a URL") from None
         host = (url.host if port is None else url.host.rpartition(":")[0]).strip("[]")
         if not _HOST.fullmatch(host):
-            raise Refused("names no host", url.shown)
+            raise Refused("names no host")
         options: dict[str, Any] = {"host": host, "timeout": connection.timeout}
         if port is not None:
             options["port"] = port
@@ -42,12 +41,18 @@ class SshServer(FsspecServer):
         return options | extra
 
     def connect(self) -> Any:
-        from glassfs.source.remote.ssh import SftpSession
+        from glassfs.source.remote.ssh import connected
 
-        return SftpSession(**self._options)
+        return connected(**self._options)
 
     def disconnect(self, system: Any) -> None:
-        system.close()
+        system.client.close()
+
+    def drop_caches(self, system: Any) -> None:
+        """There are none."""
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        return system.read_range(key, offset, size)
 
 
 class FtpServer(FsspecServer):

@@ -11,11 +11,12 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from stat import S_ISDIR, S_ISREG
 from typing import Any
 
 import paramiko
-from paramiko.sftp import CMD_DATA, CMD_READ, CMD_STATUS, int64
+from paramiko.sftp import CMD_DATA, CMD_READ, int64
 
 from glassfs.errors import DeviceFailed, NotAllowed
 
@@ -32,137 +33,105 @@ class _RefuseUnknownHosts(paramiko.MissingHostKeyPolicy):  # type: ignore[misc]
         raise NotAllowed("its host key is not in known_hosts: connect with ssh once, which asks")
 
 
-class _Files(paramiko.SFTPClient):  # type: ignore[misc]
-    """An SFTP client with a deadline for listings, as a server may send empty parts of a listing without end."""
+class SftpSession(paramiko.SFTPClient):  # type: ignore[misc]
+    """A connection, with the methods of an fsspec file system that glassfs needs; ``connected`` makes one.
+
+    A listing has a deadline, as a server may send empty parts of it without end.
+    """
 
     deadline = math.inf
+    timeout: float
+    client: paramiko.SSHClient
 
     def _read_packet(self) -> Any:
         if time.monotonic() > self.deadline:
             raise DeviceFailed("its listing does not end")
         return super()._read_packet()
 
-
-class SftpSession:
-    """A connection, with the methods of an fsspec file system that glassfs needs.
-
-    ``host`` may be a name in ``~/.ssh/config``. ``arguments`` are those of ``paramiko.SSHClient.connect`` and take
-    precedence over that file. ``timeout`` is that of each step, in seconds.
-    """
-
-    def __init__(self, host: str, timeout: float, **arguments: Any) -> None:
-        self._client = paramiko.SSHClient()
-        self._timeout = timeout
-        try:
-            self._log_in(host, timeout, arguments)
-        except BaseException:
-            self._client.close()
-            raise
-
-    def _log_in(self, host: str, timeout: float, arguments: Mapping[str, Any]) -> None:
-        settings = _settings(host)
-        own_hosts = settings.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2").split()
-        for name in (SYSTEM_HOSTS, *map(os.path.expanduser, own_hosts)):
-            if os.path.exists(name):
-                self._client.load_system_host_keys(name)
-        self._client.set_missing_host_key_policy(_RefuseUnknownHosts())
-        host = settings.get("hostname", host)
-        options: dict[str, Any] = {
-            "port": int(settings.get("port", paramiko.config.SSH_PORT)),
-            "username": settings.get("user"),
-            "key_filename": settings.get("identityfile"),
-            **dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), timeout),
-        }
-        if settings.get("identitiesonly") == "yes":
-            options |= {"look_for_keys": False, "allow_agent": False}
-        options |= arguments
-        if command := _proxy_command(settings, host, options["port"]):
-            options["sock"] = paramiko.ProxyCommand(command)
-        try:
-            self._client.connect(host, **options)
-        except paramiko.BadHostKeyException:
-            raise NotAllowed("its host key differs from the one in known_hosts") from None
-        except paramiko.SSHException as error:
-            if isinstance(error, paramiko.AuthenticationException) or str(error).startswith("No authentication"):
-                raise NotAllowed("access denied: the host accepts no key of yours; connect with ssh once") from None
-            raise
-        self._files = _Files.from_transport(self._client.get_transport())
-        self._files.get_channel().settimeout(timeout)
-
-    def close(self) -> None:
-        self._client.close()
-
     def info(self, key: str) -> dict[str, Any]:
         """Return what is at a path; links are followed."""
-        return _info(key, self._files.stat(key))
+        return _info(key, self.stat(key))
 
     def ls(self, key: str, detail: bool = True) -> Iterator[dict[str, Any]]:
         """Yield what is in a folder; links are not followed.
 
         Raises UnicodeDecodeError for a name that is not UTF-8, and DeviceFailed after ``timeout`` seconds.
         """
-        self._files.deadline = time.monotonic() + self._timeout
+        self.deadline = time.monotonic() + self.timeout
         try:
-            for attributes in self._files.listdir_iter(key):
+            for attributes in self.listdir_iter(key):
                 yield _info(f"{key.rstrip('/')}/{attributes.filename}", attributes)
         finally:
-            self._files.deadline = math.inf
+            self.deadline = math.inf
 
-    def open(self, key: str, mode: str = "rb", **options: Any) -> SftpFile:
-        return SftpFile(self._files, self._files.open(key, mode, bufsize=0))
-
-    def invalidate_cache(self) -> None:
-        """There is none."""
-
-
-class SftpFile:
-    """An open file. paramiko's own files wait for each answer before they send the next request; their ``readv`` does
-    not, but loses answers that come before it has sent all requests."""
-
-    def __init__(self, files: Any, file: Any) -> None:
-        self._files = files
-        self._file = file
-        self._position = 0
-        self._received: dict[int, tuple[int, Any]] = {}
-        """Answers to the requests of the current read, by their numbers."""
-
-    def seek(self, offset: int) -> None:
-        self._position = offset
-
-    def read(self, size: int) -> bytes:
-        """Return up to ``size`` bytes: all that the server sends before the first gap."""
-        offset, end = self._position, self._position + size
-        parts = [(start, min(REQUEST_BYTES, end - start)) for start in range(offset, end, REQUEST_BYTES)]
+    def read_range(self, key: str, offset: int, size: int) -> bytes:
+        """Return the bytes ``[offset, offset + size)`` of a file, or none if it does not have all of them."""
         # All requests are sent before the first answer is read: a connection carries many at once, and a server answers
-        # each with little. paramiko hands the answers to ``_async_response``, in whatever order they come.
-        self._received = {}
-        numbers = [
-            self._files._async_request(self, CMD_READ, self._file.handle, int64(start), length)
-            for start, length in parts
-        ]
-        while len(self._received) < len(numbers):
-            self._files._read_response()
-        pieces: list[bytes] = []
-        for number, (_, length) in zip(numbers, parts, strict=True):
-            kind, message = self._received[number]
-            try:
-                if kind == CMD_STATUS:
-                    self._files._convert_status(message)
-            except EOFError:
-                break
-            if kind != CMD_DATA:
-                raise DeviceFailed("the server violates the SFTP protocol")
-            pieces.append(message.get_string())
-            if len(pieces[-1]) != length:
-                break
-        return b"".join(pieces)
-
-    def close(self) -> None:
-        self._file.close()
+        # each with little. paramiko's own files wait for each answer before they send the next request, and its
+        # ``readv`` loses answers that come before it has sent all requests.
+        lengths = [min(REQUEST_BYTES, size - start) for start in range(0, size, REQUEST_BYTES)]
+        self._answers: dict[int, tuple[int, Any]] = {}
+        with self.open(key, bufsize=0) as file:
+            numbers = [
+                self._async_request(self, CMD_READ, file.handle, int64(offset + index * REQUEST_BYTES), length)
+                for index, length in enumerate(lengths)
+            ]
+            while len(self._answers) < len(numbers):
+                self._read_response()
+        pieces = []
+        for number in numbers:
+            kind, message = self._answers[number]
+            if kind == CMD_DATA:
+                pieces.append(message.get_string())
+            else:
+                with suppress(EOFError):
+                    self._convert_status(message)
+        # A piece that is too short leaves a gap, which one that is too long must not fill.
+        return b"".join(pieces) if list(map(len, pieces)) == lengths else b""
 
     def _async_response(self, kind: int, message: Any, number: int) -> None:
-        """Take an answer. paramiko calls this."""
-        self._received[number] = (kind, message)
+        """Take an answer to a request of ``read_range``. paramiko calls this."""
+        self._answers[number] = (kind, message)
+
+
+def connected(host: str, timeout: float, **arguments: Any) -> SftpSession:
+    """Log in to a host, whose name may be one in ``~/.ssh/config``.
+
+    ``arguments`` are those of ``paramiko.SSHClient.connect`` and take precedence over that file. ``timeout`` is that of
+    each step, in seconds.
+    """
+    settings = _settings(host)
+    client = paramiko.SSHClient()
+    own_hosts = settings.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2").split()
+    for name in (SYSTEM_HOSTS, *map(os.path.expanduser, own_hosts)):
+        if os.path.exists(name):
+            client.load_system_host_keys(name)
+    client.set_missing_host_key_policy(_RefuseUnknownHosts())
+    host = settings.get("hostname", host)
+    options: dict[str, Any] = {
+        "port": int(settings.get("port", paramiko.config.SSH_PORT)),
+        "username": settings.get("user"),
+        "key_filename": settings.get("identityfile"),
+        **dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), timeout),
+    }
+    if settings.get("identitiesonly") == "yes":
+        options |= {"look_for_keys": False, "allow_agent": False}
+    options |= arguments
+    if command := _proxy_command(settings, host, options["port"]):
+        options["sock"] = paramiko.ProxyCommand(command)
+    try:
+        client.connect(host, **options)
+        session: SftpSession = SftpSession.from_transport(client.get_transport())
+    except BaseException as error:
+        client.close()
+        if isinstance(error, paramiko.BadHostKeyException):
+            raise NotAllowed("its host key differs from the one in known_hosts") from None
+        if isinstance(error, paramiko.AuthenticationException) or str(error).startswith("No authentication"):
+            raise NotAllowed("access denied: the host accepts no key of yours; connect with ssh once") from None
+        raise
+    session.get_channel().settimeout(timeout)
+    session.client, session.timeout = client, timeout  # a client that nothing refers to closes its connection
+    return session
 
 
 def _info(name: str, attributes: Any) -> dict[str, Any]:

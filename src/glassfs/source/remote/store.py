@@ -14,24 +14,129 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
-from glassfs.errors import DeviceFailed, NotADirectory, NotFound, TooLarge
+from glassfs import work
+from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotFound, TooLarge, Unavailable
 from glassfs.lru import LRU
+from glassfs.settings import settings
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
-from glassfs.source.remote.blocks import RemoteBlocks, RemoteSource, key_of, version_of
-from glassfs.source.remote.cached import CachedValue, Loads, Value
-from glassfs.source.remote.connection import Connection
-from glassfs.source.remote.disk import DiskCache
+from glassfs.source.remote.blocks import BLOCK, RemoteBlocks, RemoteSource, version_of
 from glassfs.source.remote.server import MOST_NAMES, NO_NAME, Facts, Server, is_name
+from glassfs.source.remote.url import Connection
+from glassfs.threads import DaemonPool
 
-FIRST_BYTES = 256 << 10
-"""Size of the first request for an object that was named by its own URL."""
 REMEMBERED_NAMES = 250_000
 """Names in all folders that are remembered."""
+MOST_REFRESHING = 4
+"""Values of one ``Loads`` that are refreshed at once; more are not begun before one of these ends."""
+NEVER = float("-inf")
+
+Value = TypeVar("Value")
+
+
+class Loads:
+    """The threads that load the values of one store."""
+
+    def __init__(self) -> None:
+        self.pool = DaemonPool("loads")
+        self.refreshing = threading.Semaphore(MOST_REFRESHING)
+
+
+class CachedValue(Generic[Value]):
+    """What ``load``, called with the previous value or None, returns; valid for ``ttl_seconds``.
+
+    That the value is NotFound is remembered as well. After any other error the previous value stays. Loading ends after
+    the server's timeout.
+    """
+
+    def __init__(self, load: Callable[[Value | None], Value], ttl_seconds: float, loads: Loads) -> None:
+        self._load = load
+        self._ttl_seconds = ttl_seconds
+        self._loads = loads
+        self._lock = threading.Lock()
+        self._outcome: Value | NotFound | None = None
+        self._loading: Future[None] | None = None
+        self._asked_at = NEVER
+        """When loading was last begun."""
+        self._known_at = NEVER
+        """When the loading that gave the present value was begun."""
+
+    @property
+    def last(self) -> Value | None:
+        """The value that was loaded last, or None."""
+        return None if isinstance(self._outcome, NotFound) else self._outcome
+
+    def peek(self) -> Value:
+        """Return the value at once if it is known, and refresh it in the background if it is too old.
+
+        If it is twice too old, wait settings.listing_news for the refreshed one. Raises what ``load`` raises.
+        """
+        now = time.monotonic()
+        if self._known_at == NEVER:
+            return self.newer_than(0.0)
+        # Old facts at once are better than new ones late: the value is refreshed for the next caller. Only one that is
+        # much too old is worth a short wait.
+        is_due = self._loading is None and now - self._asked_at >= self._ttl_seconds
+        if is_due and self._loads.refreshing.acquire(blocking=False):
+            try:
+                loading, _ = self._started()
+            except Unavailable:  # no thread: a later call tries again
+                self._loads.refreshing.release()
+                return self._known()
+            loading.add_done_callback(lambda _: self._loads.refreshing.release())
+            if now - self._known_at >= 2 * self._ttl_seconds:
+                with suppress(FutureTimeout, GlassfsError):
+                    loading.result(settings.listing_news)
+        return self._known()
+
+    def newer_than(self, since: float) -> Value:
+        """Return the value as of that moment of ``time.monotonic`` or later. Raises what ``load`` raises."""
+        # A loading that was begun before that moment may report what was true before it; then another follows.
+        while self._known_at < since:
+            loading, asked_at = self._started()
+            try:
+                work.is_done(loading)
+                loading.result()
+            except GlassfsError as error:
+                if asked_at >= since:
+                    raise error.at() from None
+        return self._known()
+
+    def fresh(self) -> Value:
+        """Return the value, not older than its TTL. Raises what ``load`` raises."""
+        return self.newer_than(max(0.0, time.monotonic() - self._ttl_seconds))
+
+    def _known(self) -> Value:
+        outcome = self._outcome
+        if isinstance(outcome, NotFound):
+            raise outcome.at()
+        return outcome  # type: ignore[return-value]  # it is known
+
+    def _started(self) -> tuple[Future[None], float]:
+        """Return the loading under way, or begin one; and when it was begun. Raises Unavailable without threads."""
+        with self._lock:
+            if self._loading is None:
+                self._asked_at = time.monotonic()
+                self._loading = self._loads.pool.submit(partial(self._run, self._asked_at))
+            return self._loading, self._asked_at
+
+    def _run(self, asked_at: float) -> None:
+        try:
+            outcome: Value | NotFound = self._load(self.last)
+        except NotFound as error:
+            outcome = error
+        except BaseException:
+            with self._lock:
+                self._loading = None
+            raise
+        with self._lock:
+            self._outcome, self._known_at, self._loading = outcome, asked_at, None
 
 
 class _Listing(NamedTuple):
@@ -46,19 +151,17 @@ class _Listing(NamedTuple):
 class RemoteStore(Store):
     """The objects below ``root`` on a server. Unless it ``has_folders``, objects are requested one by one.
 
-    ``blocks`` has their bytes. ``disk`` remembers facts of objects, if there is one.
+    ``blocks`` has their bytes.
     """
 
     is_remote = True
 
     def __init__(
         self, server: Server, root: Path, connection: Connection, blocks: RemoteBlocks, has_folders: bool,
-        disk: DiskCache | None = None,
     ) -> None:
         self.has_lasting_versions = server.has_lasting_versions
         self._server = server
         self._blocks = blocks
-        self._disk = disk
         self._root = root
         self._has_folders = has_folders
         self._poll = connection.poll
@@ -106,11 +209,6 @@ class RemoteStore(Store):
             for name, reason in omitted.items()
         ))
 
-    def has_names(self) -> bool:
-        """Return whether anything is in the root folder."""
-        listing = self._listing(()).fresh()
-        return bool(listing.names or listing.omitted)
-
     def open(self, path: Path) -> Source:
         entry = self.entry(path)
         if entry.kind is not Kind.FILE:
@@ -130,10 +228,10 @@ class RemoteStore(Store):
     def close(self) -> None:
         self._listings.clear()
         self._objects.clear()
-        self._blocks.close()
         self._server.close()
 
     def _undoubted(self, path: Path, cached: CachedValue[Value]) -> Value:
+        # Only the lookups of this object wait: a silent server delays none of its neighbors.
         doubted_at = self._doubts.peek(path)
         if doubted_at is None:
             return cached.peek()
@@ -175,15 +273,12 @@ class RemoteStore(Store):
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)
-        key = key_of(self._server, full_path)
-        known = previous if previous or self._disk is None else self._disk.facts(key)
-        answer = self._server.begin(full_path, FIRST_BYTES, known)
+        known = previous or self._blocks.stored_facts(self._server, full_path)
+        answer = self._server.begin(full_path, BLOCK, known)
         if answer is None:
             assert known is not None
             return known
         facts, head = answer
-        if self._disk is not None:
-            self._disk.note_facts(key, facts)
         self._blocks.put_head(self._server, full_path, facts, head)
         return facts
 

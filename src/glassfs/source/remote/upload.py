@@ -87,4 +87,4 @@ class UploadServer(ObjectServer):
             raise self._failed(path, error) from None
 
     def _failed(self, path: Path, error: Exception) -> NotUploaded:
-        return NotUploaded(self.failure(path, error)[0].reason, self.shown(path))
+        return NotUploaded(self.failure(error).reason, self.shown(path))

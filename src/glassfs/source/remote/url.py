@@ -1,10 +1,12 @@
-"""Parse the URLs of remote sources, and remove from them what other users must not see."""
+"""URLs of remote sources, without what other users must not see, and what is needed to reach their servers."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from glassfs.errors import Refused
 from glassfs.source.contract import Path
@@ -15,6 +17,36 @@ ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "azure": "az",
 WEB = ("http", "https")
 KNOWN = ("s3", "gs", "az", *WEB)
 """Protocols that glassfs speaks itself."""
+CREDENTIALS = (
+    "credentials are taken from the environment and the usual files (~/.aws, ~/.netrc …), never from the command line"
+)
+
+
+@dataclass(frozen=True)
+class Connection:
+    """Options and credentials for a server; times in seconds, sizes in bytes. ``repr`` shows no secrets.
+
+    ``endpoint`` and ``region`` are those of a service such as S3; ``profile`` is a section of the usual credential
+    files; ``anonymous`` sends no credentials. A read or listing ends within ``timeout``; listings are refreshed every
+    ``poll``. Blocks are stored in the folder ``disk_cache`` if there is one. Entries belong to the current user and
+    group, and have ``permissions``: nine bits; folders may be entered by those who may read.
+    ``key``, ``secret`` and ``token`` are credentials that a program passes; ``extra`` are options of the fsspec file
+    system of a protocol that glassfs does not speak itself.
+    """
+
+    endpoint: str = ""
+    region: str = ""
+    profile: str = ""
+    anonymous: bool = False
+    timeout: float = 30.0
+    poll: float = 30.0
+    disk_cache: str = ""
+    disk_cache_size: int = 10 << 30
+    permissions: int = 0o400
+    key: str = field(default="", repr=False)
+    secret: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 class Url(NamedTuple):
@@ -68,7 +100,7 @@ def shown(name: str) -> str:
 
 
 def parsed(name: str) -> Url:
-    """Parse a URL. Raises Refused, which names it without its secrets."""
+    """Parse a URL. Raises Refused, which names it without its secrets, also for a password that others could see."""
     from urllib.parse import unquote, urlsplit  # local names need no URLs
 
     found = _URL.match(name)
@@ -85,6 +117,9 @@ def parsed(name: str) -> Url:
         rest, query = split.netloc + split.path, split.query
     host, _, path = rest.partition("/")
     userinfo, _, host = host.rpartition("@")
+    # In other URLs it may be a user, the name of a container, or owner and repository.
+    if userinfo and (scheme in ("s3", "gs", *WEB) or (":" in userinfo and scheme != "github")):
+        raise Refused(CREDENTIALS, shown(name))
     # Paths on the web are percent-encoded, keys of buckets and names of other servers are taken literally.
     typed = path.rstrip("/").split("/") if path.strip("/") else []
     parts = tuple(unquote(part, errors="surrogateescape") if scheme in WEB else part for part in typed)

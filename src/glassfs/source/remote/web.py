@@ -1,61 +1,116 @@
 """Web servers: folders through WebDAV or from the pages that servers send for them, and servers without ranges.
 
 A page has names, and no exact sizes. Objects are therefore described by one request each, many at once. Any thread.
+
+Some requests go through the standard library: obstore follows redirects by itself, and puts the URL with its query into
+the Referer header, so that the next host would learn the query, in which anything may be secret. It does not report
+where it was redirected to, and fetches nothing of an unknown length. And the answers of many servers do not say that
+they speak TLS where the URL says http, or none where it says https.
 """
 
 from __future__ import annotations
 
 import asyncio
+import http.client
+import os
 import re
+import socket
+import ssl
 import time
-from collections.abc import Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import ModuleType
-from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
+from hashlib import blake2b
+from html import unescape
+from itertools import chain, islice, pairwise
+from threading import Event
+from typing import IO, Any, TypeVar
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, unquote, urljoin, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
 
-from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
+import xxhash
+
+from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.lru import LRU
+from glassfs.names import raw
+from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import NO_RANGES, NO_WEBDAV, NoRanges, ObjectServer, facts_of
-from glassfs.source.remote.pages import rows_of
-from glassfs.source.remote.probes import explained, page_of, target_of
-from glassfs.source.remote.retrying import SILENCE_PARTS, Call, calls, retried
-from glassfs.source.remote.server import SECOND, Facts, Listed
-from glassfs.source.remote.url import Url
+from glassfs.source.remote.objects import FINAL, NO_DAV, NO_RANGES, UNTRUSTED, NoRanges, ObjectServer, facts_of, obstore
+from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Retryable, calls, is_name, result_of, retried
+from glassfs.source.remote.url import Connection, Url
 
+Result = TypeVar("Result")
+
+NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
+TLS = "the server speaks TLS on this port: write https:// instead of http://"
+RANGE = "bytes=0-262143"
+"""The range of the first real request, as a server may redirect by it."""
+MOST_BYTES = 64 << 20
+"""Size of a page up to which it is read."""
 MOST_WHOLE = 64 << 20
 """Size of an object up to which it is read from a server without ranges: each read fetches it from its start."""
 AT_ONCE = 32
 """Objects that are asked for their facts at once."""
 REMEMBERED, REMEMBERED_ROWS = 10_000, 250_000
-SETTLED_NS = 120 * SECOND
+SETTLED_NS = 120 * 10**9
 """Age from which an object that changes gets another time on a page, which may have times in whole minutes."""
-_NO_WEBDAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_WEBDAV}")
+_NO_DAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_DAV}")
+_PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
+_PAGES = ("text/html", "application/xhtml+xml")
+
+LONGEST_TAG, LONGEST_ROW = 4096, 16384
+MOST_TITLES = 10
+# No pattern tries more than once to match a byte of the page: what is repeated ends at the first < or >, or is bounded.
+_LINK = re.compile(rb"<a\s[^<>]{0,%d}?\bhref\s*=\s*(?:\"([^\"<>]{0,%d})\"|'([^'<>]{0,%d})'|([^\s\"'<>]{1,%d}))" % (
+    (LONGEST_TAG,) * 4
+), re.IGNORECASE)
+_TITLE = re.compile(rb"<(?:title|h[12])\b[^<>]{0,200}>((?:(?!</(?:title|h[12])).){0,2000})", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(rb"<[^<>]*>")
+_CALLED_LISTING = re.compile(r"\s*(index of|directory listing|directory:|listing (of|for)|files (in|within))\b", re.I)
+"""The start of the title or heading in which servers name the folder."""
+_CLOCK = re.compile(rb"\d:\d\d")
 
 
 class WebServer(ObjectServer):
-    """The server of ``url``; see ``ObjectServer``. ``authorization`` is the header that it needs, or "".
+    """The server of ``url``; see ``ObjectServer``. Raises Refused.
 
-    With a query in its URL, which is for one object, it lists folders through WebDAV only.
+    With a query in its URL, which is for one object, it lists folders through WebDAV only, and must not redirect.
     """
 
     has_lasting_versions = False
 
-    def __init__(
-        self, url: Url, authorization: str, identity: str, store: Any, library: ModuleType, timeout: float,
-    ) -> None:
-        base = f"{url.scheme}://{url.host}"
-        super().__init__(base, identity, store, library, timeout)
+    def __init__(self, url: Url, connection: Connection) -> None:
+        library = obstore()
+        from obstore.store import HTTPStore
+
         self._url = url
-        self._authorization = authorization
+        self._headers = _authorization(url, connection)
+        options = self.options(connection.timeout)
+        options["client_options"] |= {"allow_http": url.scheme == "http", "default_headers": self._headers}
+        identity = base = f"{url.scheme}://{url.host}"
+        try:
+            store = HTTPStore.from_url(f"{base}/?{url.query}" if url.query else base, **options)
+        except Exception:
+            raise Refused("is not the URL of a server") from None
+        if url.query:  # a signature in a query is for one object
+            identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
+        super().__init__(base, identity, store, library, connection.timeout)
         self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
         """Folders that were listed from pages. Those below them are, too."""
         self._sends_whole: LRU[Path, bool] = LRU(REMEMBERED)
         """Objects of which the server sends no ranges."""
         self._described: LRU[Path, tuple[bytes, int, Facts]] = LRU(REMEMBERED_ROWS)
         """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
+        if url.query:
+            try:
+                target = self._target(url)
+            except DeviceFailed as error:
+                raise self.explained(error) from None
+            if target is not None:
+                reason = "redirects, and the next host would learn its query"
+                raise Refused(f"{reason}; name it without the query, or name the final URL")
 
     def is_folder(self, path: Path) -> bool:
         # Servers redirect the name of a folder to the same with a slash.
@@ -63,7 +118,7 @@ class WebServer(ObjectServer):
             return False
         name = f"/{'/'.join(path)}"
         try:
-            target = target_of(self._url_of(path, False), self._authorization, self.timeout)
+            target = self._target(self._url_of(path, False))
             return target is not None and unquote(
                 urlsplit(urljoin(name, target)).path, errors="surrogateescape",
             ) == f"{name}/"
@@ -71,10 +126,58 @@ class WebServer(ObjectServer):
             return False
 
     def explained(self, error: GlassfsError) -> GlassfsError:
-        return explained(self._url, error)
+        """Return another error instead if the server of an http URL speaks TLS, or that of an https URL plain HTTP.
+
+        Takes up to two seconds. Nothing of the URL is sent besides the name of the host.
+        """
+        if error.reason in FINAL:
+            return error
+        is_http, host = self._url.scheme == "http", self._url.host
+        if not urlsplit(f"//{host}").port:
+            host += ":80" if is_http else ":443"
+        other = Url("https" if is_http else "http", host, (), "", "", self._url.shown, True)
+
+        def is_answered(abandoned: Event) -> bool:
+            try:
+                _requested(other, {}, settings.server_probe, lambda answer: None)
+            except Retryable:
+                return False
+            except (HTTPError, DeviceFailed):  # also a certificate that is not trusted
+                pass
+            return True
+
+        try:
+            is_meant = result_of(calls.get().run(is_answered), settings.server_probe, other.shown)
+        except DeviceFailed:
+            is_meant = False
+        return DeviceFailed(TLS if is_http else NO_TLS, error.source) if is_meant else error
 
     def _url_of(self, path: Path, is_folder: bool) -> Url:
         return self._url._replace(path=path, is_folder=is_folder, shown=self.shown(path))
+
+    def _target(self, url: Url) -> str | None:
+        """Return where the server redirects a URL to, or None.
+
+        None as well if there is no connection, as the next request reports that, or if requests go through a proxy.
+        Raises DeviceFailed if there is no usable answer.
+        """
+        if url.scheme in getproxies() and not proxy_bypass(url.host):
+            return None
+        # The request is the one that obstore would send first, so that a server that redirects by range, header or
+        # method shows it now.
+        headers = {"Range": RANGE, "Accept": "*/*", **self._headers}
+
+        def ask(abandoned: Event) -> str | None:
+            try:
+                _requested(url, headers, self.timeout / TRIES, lambda answer: None)
+            except _Unreachable:
+                pass
+            except HTTPError as error:
+                if 300 <= error.code < 400:
+                    return str(error.headers.get("Location", ""))
+            return None
+
+        return result_of(retried(lambda: calls.get().run(ask), self.timeout, url.shown), self.timeout, url.shown)
 
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server that sent a page for a folder does so for those below it: asking for WebDAV again would double the
@@ -82,15 +185,15 @@ class WebServer(ObjectServer):
         by_webdav: Sequence[Listed] | None = None
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
             try:
-                by_webdav = await self._translated(path, super()._list(path))
+                by_webdav = await self._translated(super()._list(path))
             except (DeviceFailed, NotAllowed) as error:
-                if not _NO_WEBDAV.search(error.reason):
+                if not _NO_DAV.search(error.reason):
                     raise
         # obstore returns nothing for a missing folder, and servers may call those missing that they only send.
         if by_webdav or (by_webdav is not None and self._url.query):
             return by_webdav
         if self._url.query:
-            raise Refused("the server lists no folders; name what is in it by its own URL", self.shown(path))
+            raise Refused("the server lists no folders; name what is in it by its own URL")
         try:
             rows = await calls.get().run(partial(self._rows, path))
         except Refused:
@@ -100,9 +203,36 @@ class WebServer(ObjectServer):
         self._sends_pages.put(path, True)
         return await self._with_facts(path, rows)
 
-    def _rows(self, path: Path, call: Call) -> Mapping[str, bytes | None]:
-        page, url = page_of(self._url_of(path, True), self._authorization, self.timeout / SILENCE_PARTS, call)
-        return rows_of(page, url, path, self.shown(path))
+    def _rows(self, path: Path, abandoned: Event) -> Mapping[str, bytes | None]:
+        """Return the rows of the HTML page that the server sends for a folder, after redirects to the same folder.
+
+        Blocks; an abandoned call ends after the current piece. Raises Refused if there is no such page, and others.
+        """
+        url = self._url_of(path, True)
+
+        def whole(answer: http.client.HTTPResponse) -> tuple[bytes, str]:
+            if answer.headers.get_content_type() not in _PAGES:
+                raise Refused("the server sends a file and no listing for it")
+            page = bytearray()
+            while not abandoned.is_set() and (piece := answer.read1(64 << 10)):
+                page += piece
+                if len(page) > MOST_BYTES:
+                    raise TooLarge(f"has a listing of more than {MOST_BYTES >> 20} MiB")
+            if answer.length:
+                raise http.client.IncompleteRead(b"", answer.length)
+            return bytes(page), answer.geturl()
+
+        try:
+            page, final = _requested(url, {"Accept": "text/html", **self._headers}, self.timeout / TRIES, whole)
+        except HTTPError as error:
+            status = error.code
+        else:
+            return rows_of(page, final, path)
+        if status in (404, 410):
+            raise NotFound("there is no such object")
+        if status == 401:
+            raise NotAllowed("access denied (HTTP 401): put the credentials into ~/.netrc")
+        raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL")
 
     async def _with_facts(self, path: Path, rows: Mapping[str, bytes | None]) -> list[Listed]:
         """Return what is on a page; objects are asked for their facts unless their rows are as before."""
@@ -138,9 +268,11 @@ class WebServer(ObjectServer):
 
         async def attempt() -> Facts | str | None:
             try:
-                return await self._translated(path, self._asked(path))
+                return await self._translated(self._asked(path))
             except NotFound:
                 return None
+            except Retryable:
+                raise
             except GlassfsError as error:
                 return f"unreadable object: {error.reason}"
 
@@ -175,6 +307,130 @@ class WebServer(ObjectServer):
                 pass
         result = await self._library.get_async(self._store, "/".join(path))
         if result.meta["size"] > MOST_WHOLE:
-            raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}", self.shown(path))
+            raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}")
         self._sends_whole.put(path, True)
         return result
+
+
+def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
+    """Return the names in the folder at ``path`` by the page with this URL.
+
+    The value of a folder is None, that of a file is a digest of its row in the page, which has its time and so changes
+    with the file; b"" if there is no time in it. Raises TooLarge, and Refused if the page is no listing: if no title or
+    heading starts as those of listings do, nor ends with the folder's name or path. In the second case it must not have
+    more links to other servers and to folders beside this one than names.
+    """
+    rows: dict[str, bytes | None] = {}
+    server, depth, foreign = urlsplit(url), len(path), 0
+    for link, following in pairwise(chain(_LINK.finditer(page), (None,))):
+        assert link is not None
+        target = unescape((link[1] or link[2] or link[3] or b"").decode("utf-8", "surrogateescape")).strip()
+        try:
+            at = urlsplit(urljoin(url, target))
+            # Bytes that are not UTF-8 become surrogates.
+            names = [unquote(part, errors="surrogateescape") for part in at.path.split("/")[1:]]
+        except ValueError:
+            continue
+        above = tuple(names[:-1] if names and not names[-1] else names)
+        if (at.scheme, at.netloc.lower()) != (server.scheme, server.netloc.lower()):
+            foreign += 1
+        elif above[:depth] != path:
+            foreign += path[: len(above)] != above
+        elif not (at.query or at.fragment) and names[depth + 1 :] in ([], [""]) and is_name("".join(names[depth:])):
+            name = names[depth]
+            # The markup up to the next link has the file's time, in a form of each server's own. It need not be
+            # understood: other markup says that the file may have changed.
+            row = page[link.end() : min(following.start() if following else len(page), link.end() + LONGEST_ROW)]
+            if len(names) > depth + 1:
+                rows[name] = None
+            elif _CLOCK.search(row) and rows.get(name, b"") is not None:
+                rows[name] = xxhash.xxh3_64_digest((rows.get(name) or b"") + row)
+            else:
+                rows.setdefault(name, b"")
+        if len(rows) > MOST_NAMES:
+            raise TooLarge(f"has a listing of more than {MOST_NAMES} names")
+    titles = [
+        unescape(_TAG.sub(b"", found[1]).decode("utf-8", "surrogateescape"))
+        for found in islice(_TITLE.finditer(page), MOST_TITLES)
+    ]
+    # A web site with links must not become a folder, as each of them would be requested and shown as a file.
+    if not any(map(_CALLED_LISTING.match, titles)):
+        ends = [title.strip().rstrip("/").rpartition("/")[2] for title in titles if title.strip()]
+        if (path[-1] if path else "") not in ends or foreign > max(1, len(rows)):
+            raise Refused("the server sends a page that is no listing; name what is in it by its own URL")
+    return rows
+
+
+class _Unreachable(Retryable):
+    """There is no connection."""
+
+
+class _SamePath(HTTPRedirectHandler):
+    """Follow redirects to the same path of the same host, as from http to https, but none of a URL with a query.
+
+    Others lead to something else. They are raised as HTTPError.
+    """
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: http.client.HTTPMessage, newurl: str,
+    ) -> Request | None:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        is_same = (new.hostname, new.path) == (old.hostname, old.path)
+        if not is_same or old.query or new.query or new.scheme not in (old.scheme, "https"):
+            return None
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if request is not None and new.netloc != old.netloc:
+            request.remove_header("Authorization")
+        return request
+
+
+def _requested(
+    url: Url, headers: Mapping[str, str], timeout: float, read: Callable[[http.client.HTTPResponse], Result],
+) -> Result:
+    """Return what ``read`` makes of the answer. Raises HTTPError, DeviceFailed, and Retryable if it may pass."""
+    try:
+        path = quote("/".join(url.path), errors="surrogateescape") + ("/" if url.path and url.is_folder else "")
+    except UnicodeEncodeError:
+        raise NotFound("there is no such object") from None
+    query = quote(url.query, _PLAIN_IN_QUERY, errors="surrogateescape")
+    address = f"{url.scheme}://{url.host}/{path}{f'?{query}' if query else ''}"
+    request = Request(address, headers={"User-Agent": "glassfs", **headers})
+    try:
+        with build_opener(_SamePath).open(request, timeout=timeout) as answer:
+            return read(answer)
+    except GlassfsError:
+        raise
+    except HTTPError as error:
+        with error:
+            if error.code in (408, 425, 429) or error.code >= 500:
+                raise Retryable(f"the server answers {error.code}") from None
+            raise
+    except (OSError, http.client.HTTPException) as error:
+        cause = error.reason if isinstance(error, URLError) else error
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            raise DeviceFailed(UNTRUSTED) from None
+        if isinstance(cause, TimeoutError):
+            raise Retryable("it does not answer") from None
+        # Only these say that the request did not reach a server: after any other error it may redirect the next one.
+        if isinstance(cause, (ConnectionRefusedError, socket.gaierror, ssl.SSLError)):
+            raise _Unreachable("it cannot be reached") from None
+        raise Retryable("its answer is incomplete or is not HTTP") from None
+
+
+def _authorization(url: Url, connection: Connection) -> dict[str, str]:
+    """Return the Authorization header, if there is one: of the connection's credentials, or of those in ~/.netrc."""
+    from netrc import NetrcParseError, netrc
+
+    if connection.token:
+        return {"Authorization": f"Bearer {connection.token}"}
+    user, password = connection.key, connection.secret
+    if not user and not connection.anonymous:
+        try:
+            found = netrc(os.environ.get("NETRC") or None).authenticators(url.host.rpartition(":")[0] or url.host)
+        except (OSError, NetrcParseError):
+            found = None
+        if found is not None:
+            user, password = found[0], found[2] or ""
+    if not user:
+        return {}
+    return {"Authorization": f"Basic {b64encode(f'{user}:{password}'.encode()).decode()}"}
