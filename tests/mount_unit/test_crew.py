@@ -68,6 +68,20 @@ def test_no_deferred_request_is_forgotten(scale: Scale) -> None:
     assert bench.most["1", True] <= 3
 
 
+def test_deferred_requests_begin_when_another_is_done() -> None:
+    bench = Bench(Shares(free=2, user=6))
+    bench.crew.start()
+    for volume in range(1, 7):
+        bench.hang(volume)
+        bench.ask(Opcode.READ, volume)
+        wait_until(lambda volume=volume: sum(bench.busy.values()) == volume)  # type: ignore[misc]
+    waiting = bench.ask(Opcode.LOOKUP, 9, 20)
+    wait_until(lambda: bench.deferred == 20)
+    bench.release(3)
+    bench.wait_for_answers(waiting)
+    bench.close()
+
+
 class Shortage:
     """While ``is_on`` no worker can be started; ``failed`` counts the attempts."""
 
