@@ -222,6 +222,14 @@ def test_names_of_replaced_versions_are_dropped_without_pruning() -> None:
     assert world.send() == [(ENTRY, (11, "x", 0))]
 
 
+def test_too_many_nodes_are_pruned() -> None:
+    world = World()
+    world.surplus = [12, 11, 10]
+    world.begin(READ, 11)
+    assert world.send() == [(PRUNE, [12, 10])]
+    assert world.send() == []
+
+
 def test_names_of_too_many_nodes_are_dropped_without_pruning() -> None:
     """But no name that a request waits below: a look-up in the folder, or a READ in the container."""
     world = World(OLD)
