@@ -18,7 +18,6 @@ from tests.waiting import wait_until
 
 LENGTH = 3 << 20
 HEADER = 128
-WRITERS = ("raw", "compressed")
 REFUSALS = (errno.EIO, errno.ESTALE)
 SOON = 1.0
 """Seconds after which the manual says a change is visible."""

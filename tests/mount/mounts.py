@@ -53,14 +53,15 @@ def working_in(folder: Path | None) -> Iterator[None]:
 
 
 def glassfs(
-    *arguments: str | Path, before: Sequence[str] = (), cwd: Path | None = None,
+    *arguments: str | Path, before: Sequence[str] = (), cwd: Path | None = None, starts_none: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end, after the words ``before``, such as those of unshare.
 
-    A command that needs no process of its own runs in this one, which saves its start.
+    A command that needs no process of its own runs in this one, which saves its start. So does one that ``starts_none``
+    as it is refused before.
     """
     words = [str(argument) for argument in arguments]
-    if words and words[0] in WITHOUT_PROCESS and not (before or "--jobs" in words):
+    if starts_none or (words and words[0] in WITHOUT_PROCESS and not (before or "--jobs" in words)):
         with working_in(cwd):
             done = in_process(*words)
         output, errors = (text.decode(errors="surrogateescape") for text in (done.output, done.raw_errors))

@@ -49,7 +49,7 @@ def mirror(mounted: Mounted, unchanged: Path) -> Iterator[Mount]:
 
 
 def make_folder(tmp_path: Path) -> Path:
-    """Make containers and other files at several depths, and links."""
+    """Make containers and other files at several depths."""
     folder = tmp_path / "datasets"
     (folder / "a/b/c").mkdir(parents=True)
     (folder / "void").mkdir()
@@ -60,10 +60,6 @@ def make_folder(tmp_path: Path) -> Path:
     (folder / "empty.kdb").write_bytes(b"")
     (folder / "a/readme.md").write_bytes(b"# read me\n" * 1000)
     (folder / "broken.kas").write_bytes((folder / "top.kas").read_bytes()[:80])
-    (folder / "links").mkdir()
-    (folder / "links/inside").symlink_to("../top.kas")
-    (folder / "links/folder").symlink_to("../a/b")
-    (folder / "links/absolute").symlink_to(folder / "a/readme.md")
     os.mkfifo(folder / "fifo")
     (folder / "copy.kas").write_bytes((folder / "top.kas").read_bytes())
     (folder / "hard.kas").hardlink_to(folder / "top.kas")
@@ -76,13 +72,15 @@ def listing(mount: Mount, path: str = "") -> list[str]:
 
 def test_containers_are_directories_and_files_stay(mirror: Mount, unchanged: Path) -> None:
     assert set(listing(mirror)) - {"fifo"} == {
-        "a", "broken.kas", "copy.kas", "empty.kdb", "fake.kas", "hard.kas", "links", "no suffix", "top.kas", "void",
+        "a", "broken.kas", "copy.kas", "empty.kdb", "fake.kas", "hard.kas", "no suffix", "top.kas", "void",
     }
     assert listing(mirror, "a") == ["b", "readme.md"]
     assert listing(mirror, "a/b/c/deep.kas") == ["array.npy"]
     assert listing(mirror, "void") == []
     assert (value_of(mirror.path / "top.kas"), value_of(mirror.path / "no suffix")) == (1.0, 3.0)
     assert value_of(mirror.path / "a/b/c/deep.kas") == 2.0
+    same = [mirror.path / name for name in ("top.kas", "copy.kas", "hard.kas")]
+    assert [value_of(path) for path in same] == [1.0] * 3 and len({path.stat().st_ino for path in same}) == 3
     for name in ("fake.kas", "empty.kdb", "a/readme.md", "broken.kas"):
         assert (mirror.path / name).read_bytes() == (unchanged / name).read_bytes(), name
 
@@ -97,15 +95,6 @@ def test_broken_container_is_a_plain_file_with_a_reason(mirror: Mount) -> None:
     for name in ("fake.kas", "empty.kdb"):
         assert os.listxattr(mirror.path / name) == [REASON]
     assert os.listxattr(mirror.path / "a/readme.md") == []
-
-
-def test_links_inside_are_followed_by_the_kernel(mirror: Mount, unchanged: Path) -> None:
-    """A link to a container leads to its directory."""
-    links = mirror.path / "links"
-    assert (links / "inside").is_dir() and (links / "inside").is_symlink()
-    assert value_of(links / "inside") == 1.0
-    assert value_of(links / "folder/c/deep.kas") == 2.0
-    assert (links / "absolute").read_bytes() == (unchanged / "a/readme.md").read_bytes()
 
 
 def test_added_and_removed_files_appear(mounted: Mounted, folder: Path) -> None:
@@ -143,12 +132,6 @@ def test_several_sources(mounted: Mounted, folder: Path, gallery: Gallery, tmp_p
         data = (mount.path / gallery.folder.name / "store.kas/big.npy").read_bytes()
         assert data == gallery.files["store.kas/big.npy"]
         assert mount.status()["sources"] == list(map(str, sources))
-
-
-def test_same_container_twice_has_different_inode_numbers(mirror: Mount) -> None:
-    names = ("top.kas", "copy.kas", "hard.kas")
-    assert len({(mirror.path / name).stat().st_ino for name in names}) == 3
-    assert [value_of(mirror.path / name) for name in names] == [1.0] * 3
 
 
 # Remote folders, where suffixes decide which files are listed as containers

@@ -10,12 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.formats.hdf5_files import (
-    values,
-    write_everything,
-    write_links,
-    write_referring,
-)
+from tests.formats.hdf5_files import values, write_everything, write_links, write_referring
 from tests.mount.conftest import Mounted
 from tests.remote.conftest import Serving, serving  # noqa: F401
 from tests.remote.s3 import Bucket

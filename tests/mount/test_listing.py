@@ -17,7 +17,7 @@ from glassfs.tree import Directory, File
 from tests.formats.any_names import WRITERS, files_of
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
-from tests.mount.mounts import Mount, bytes_below, glassfs, is_running
+from tests.mount.mounts import Mount, bytes_below, glassfs, is_running, opened
 
 TYPES = {stat.S_IFREG: "is_file", stat.S_IFDIR: "is_dir", stat.S_IFLNK: "is_symlink"}
 
@@ -82,26 +82,15 @@ def test_missing_names(shown: Mount) -> None:
         (shown.path / "store.kas/big.npy/more").stat()
 
 
-def test_directory_can_be_read_again_from_the_start_and_in_parts(shown: Mount, gallery: Gallery) -> None:
-    """Parts: more entries than one answer of the kernel's buffer holds come from several requests."""
-    frames = shown.path / "episode.wshard/signal/rgb"
-    descriptor = os.open(frames, os.O_RDONLY)
-    try:
-        first = os.listdir(descriptor)
-        assert os.listdir(descriptor) == first
-        assert sorted(first) == [f"{number:06d}.png" for number in range(12)]
-    finally:
-        os.close(descriptor)
-
-
 def test_directory_of_many_entries_is_complete(mounted: Mounted, tmp_path: Path) -> None:
     names = {f"key_{number:05d}_{'x' * 60}" for number in range(3000)}
     with KastoreWriter(tmp_path / "many.kas") as store:
         for name in sorted(names):
             store.add(name, [0.0])
-    with mounted(tmp_path / "many.kas") as mount:
-        found = sorted(os.listdir(mount.path))
-        assert found == [".glassfs", *sorted(f"{name}.npy" for name in names)]
+    with mounted(tmp_path / "many.kas") as mount, opened(mount.path) as directory:
+        found = os.listdir(directory)
+        assert os.listdir(directory) == found
+        assert sorted(found) == [".glassfs", *sorted(f"{name}.npy" for name in names)]
         done = subprocess.run(["ls", "-l", mount.path], capture_output=True, text=True, check=True)
         assert len(done.stdout.splitlines()) == len(names) + 1
 

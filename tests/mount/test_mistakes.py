@@ -33,11 +33,11 @@ def assert_one_sentence(done: subprocess.CompletedProcess[str], *parts: str | Pa
 
 def assert_refused(
     source: Path, at: Path, *parts: str | Path, options: Sequence[str] = (), foreground: bool = False,
-    status: int = 1,
+    status: int = 1, starts_none: bool = False,
 ) -> None:
     before = len(mountinfo(at))
     words = ["mount", *(["-f"] if foreground else []), *options]
-    assert_one_sentence(glassfs(*words, source, at), *parts, status=status)
+    assert_one_sentence(glassfs(*words, source, at, starts_none=starts_none), *parts, status=status)
     assert len(mountinfo(at)) == before
 
 
@@ -72,7 +72,7 @@ def here(store: Path, at: Path, tmp_path: Path) -> Path:
 ])
 def test_mistake_is_one_message(fuse: None, here: Path, mistake: str) -> None:
     source, mountpoint, parts = MISTAKES[mistake]
-    assert_refused(here / source, here / mountpoint, *(part.format(here=here) for part in parts))
+    assert_refused(here / source, here / mountpoint, *(part.format(here=here) for part in parts), starts_none=True)
     assert (here / "notes.txt").read_text() == "mine"
 
 
@@ -87,9 +87,9 @@ def test_source_that_cannot_be_opened(fuse: None, here: Path, at: Path, mistake:
 
 
 def test_wrong_option_and_log_file(fuse: None, here: Path, at: Path) -> None:
-    assert_refused(here / "some.kas", at, "read-only", options=["-o", "rw"], status=2)
+    assert_refused(here / "some.kas", at, "read-only", options=["-o", "rw"], status=2, starts_none=True)
     words = ["--log-file", "/does/not/exist/log"]
-    assert_refused(here / "some.kas", at, "/does/not/exist: No such file", options=words)
+    assert_refused(here / "some.kas", at, "/does/not/exist: No such file", options=words, starts_none=True)
 
 
 @pytest.mark.usefixtures("as_root")
@@ -107,7 +107,7 @@ def test_mount_inside_its_source_by_a_bind_mount(fuse: None, store: Path, tmp_pa
 
 def test_umount_of_a_mount_in_use(mounted: Mounted, store: Path) -> None:
     with mounted(store) as mount:
-        assert_refused(store, mount.path, "mounted there already", f"glassfs umount {mount.path}")
+        assert_refused(store, mount.path, "mounted there already", f"glassfs umount {mount.path}", starts_none=True)
         with (mount.path / "array.npy").open("rb"):
             assert_one_sentence(glassfs("umount", mount.path), mount.path, "busy", "--lazy")
             assert is_mounted(mount.path)

@@ -34,6 +34,8 @@ def test_options_together(mounted: Mounted, store: Path, tmp_path: Path) -> None
         for path, mode in ((".", 0o540), ("array.npy", 0o440)):
             status = (mount.path / path).stat()
             assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, mode), path
+        status = (mount.path / ".glassfs/status.json").stat()  # has names that the owners may not see
+        assert (status.st_uid, stat.S_IMODE(status.st_mode)) == (os.geteuid(), 0o400)
         (line,) = mountinfo(mount.path)
         file_system, source = line[line.index("-") + 1 :][:2]
         assert (file_system, source) == ("fuse.glassfs", str(store))

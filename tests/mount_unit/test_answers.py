@@ -102,6 +102,12 @@ def test_links() -> None:
     assert kernel_of().ask(fuse.READLINK, ROOT) == errno.EINVAL
 
 
+def test_names_that_are_not_utf_8() -> None:
+    kernel = kernel_over(folder({"\udcff": Symlink("\udcff", 2, origin(), "x")}))
+    found = fuse.entry_of(kernel.bytes_of(fuse.LOOKUP, ROOT, b"\xff\0"))
+    assert kernel.operations.node(found.ident).name == "\udcff"
+
+
 def test_extended_attributes() -> None:
     kernel = kernel_of()
     ident = kernel.find("/dir/a.npy")

@@ -26,7 +26,7 @@ from glassfs.settings import settings
 from tests.conftest import Scale
 from tests.mount_unit.crews import OWN, Bench, progress
 from tests.mount_unit.protocol import kernel_of
-from tests.waiting import wait_until
+from tests.waiting import wait_for, wait_until
 
 LONG = 1 << 20
 SHARES = Shares()
@@ -68,6 +68,20 @@ def test_no_deferred_request_is_forgotten(scale: Scale) -> None:
     assert bench.most["1", True] <= 3
 
 
+def test_deferred_requests_begin_when_another_is_done() -> None:
+    bench = Bench(Shares(free=2, user=6))
+    bench.crew.start()
+    for volume in range(1, 7):
+        bench.hang(volume)
+        bench.ask(Opcode.READ, volume)
+        wait_until(lambda volume=volume: sum(bench.busy.values()) == volume)  # type: ignore[misc]
+    waiting = bench.ask(Opcode.LOOKUP, 9, 20)
+    wait_until(lambda: bench.deferred == 20)
+    bench.release(3)
+    bench.wait_for_answers(waiting)
+    bench.close()
+
+
 class Shortage:
     """While ``is_on`` no worker can be started; ``failed`` counts the attempts."""
 
@@ -106,6 +120,25 @@ def test_shortage_of_threads_loses_no_request(
     bench.release(1)
     bench.wait_for_answers(hanging)
     assert set(bench.answered.values()) == {1}
+
+
+def test_thread_without_memory_loses_no_request(bench: Bench) -> None:
+    bench.wait_for_answers(bench.ask(Opcode.LOOKUP, 2))
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        raise OSError(errno.ENOMEM, "no memory")
+
+    bench.make_state = fail
+    bench.hang(1)
+    hanging = bench.ask(Opcode.READ, 1, SHARES.idle + 5, size=LONG)
+    wait_for(failed)
+    others = bench.ask(Opcode.LOOKUP, 2, 10)
+    bench.make_state = lambda: None
+    bench.wait_for_answers(others)
+    bench.release(1)
+    bench.wait_for_answers(hanging)
 
 
 @pytest.mark.parametrize("place", ["_answer", "_leave", "_fits", "_take"])

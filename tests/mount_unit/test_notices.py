@@ -222,6 +222,14 @@ def test_names_of_replaced_versions_are_dropped_without_pruning() -> None:
     assert world.send() == [(ENTRY, (11, "x", 0))]
 
 
+def test_too_many_nodes_are_pruned() -> None:
+    world = World()
+    world.surplus = [12, 11, 10]
+    world.begin(READ, 11)
+    assert world.send() == [(PRUNE, [12, 10])]
+    assert world.send() == []
+
+
 def test_names_of_too_many_nodes_are_dropped_without_pruning() -> None:
     """But no name that a request waits below: a look-up in the folder, or a READ in the container."""
     world = World(OLD)
@@ -245,10 +253,4 @@ def test_reply_to_init() -> None:
     reply = wire.init_out(offer, 1 << 20, 4096)
     assert len(reply) == 64
     assert struct.unpack_from("=3I4x2HI", reply) == (7, 45, 131072, 4096, 3072, 1 << 20)
-    flags, granularity, pages, _, flags2, *rest = struct.unpack("=12xI8xI2HI7I", reply)
-    assert (granularity, pages * wire.PAGESIZE, flags2, set(rest)) == (1, 1 << 20, 0, {0})
-    assert flags & 1 << 18  # parallel look-ups
-    assert flags & 1 << 13
-    assert not flags & 1 << 14  # attributes with every listing
-    assert flags & 1 << 12  # cached listings are compared by mtime
     assert wire.init_out(Offer(31, 0, 0), 1 << 20, 1)[12:16] == bytes(4)

@@ -131,6 +131,15 @@ def test_name_found_during_a_replacement_is_refused(monkeypatch: pytest.MonkeyPa
     assert operations.inodes.held == held
 
 
+def test_changed_folder_keeps_its_id() -> None:
+    _, kernel = served(MemoryStore({"sub/c": made(a=b"a")}))
+    sub = kernel.find("/sub")
+    assert set(kernel.operations.stale(["/sub"]).entries) == {(ROOT, "sub")}
+    assert kernel.find("/sub") == sub
+    # What the kernel has not asked for it cannot have; but it may remember that the name is not there.
+    assert set(kernel.operations.stale(["/sub/none"]).entries) == {(sub, "none")}
+
+
 def test_changed_permissions_show_in_a_container_that_is_the_root() -> None:
     store = MemoryStore({"c": made(a=b"a", **{"d/b": b"b"})})
     sources, kernel = served(store, "c")
@@ -162,8 +171,11 @@ def test_recently_changed_folders_are_checked_again(monkeypatch: pytest.MonkeyPa
         assert operations.unsettled() == []
         shown.add(operations.attributes(ROOT)[0].mtime_ns)
     assert len(shown) == 3
-    operations.listing(ROOT, 0)
     monkeypatch.setattr(operations_module.time, "time_ns", lambda: 9 * 10**9 + 2 * 10**9)
+    now += settings.cached_unwatched
+    assert operations.unsettled() == [ROOT]
+    assert operations.attributes(ROOT)[0].mtime_ns in shown  # the kernel has an older listing
+    operations.listing(ROOT, 0)
     now += settings.cached_unwatched
     assert operations.unsettled() == [ROOT]
     assert operations.attributes(ROOT)[0].mtime_ns == 9 * 10**9  # as it is, from then on

@@ -58,13 +58,15 @@ def test_hanging_child_does_not_hold_the_output_open() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"[1]", b"{", b"\xff", b"[" * 100_000, b"null"])
-def test_malformed_status_is_reported(tmp_path: Path, said: bytes) -> None:
+def test_malformed_status_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    monkeypatch.setattr(settings, "probe", 120.0)
     (tmp_path / ".glassfs").mkdir()
     (tmp_path / ".glassfs/status.json").write_bytes(said)
     assert statuses([str(tmp_path)]) == [{"unreadable": FOREIGN}]
 
 
 def test_statuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "probe", 120.0)
     (tmp_path / ".glassfs").mkdir()
     path = tmp_path / ".glassfs/status.json"
     path.write_text(json.dumps({"pid": 1}) + " " * 4096)
