@@ -24,7 +24,8 @@ HARMLESS = {
     "one value, of this process": """
         codec.deflate.library formats.hdf5.answers._library formats.hdf5.__init__.is_installed
         formats.registry._built_in formats.registry.installed formats.registry.joined_names
-        formats.registry.plug_ins datasets.rows._program source.watching._parsed view.html.listing._page view.registry.available
+        formats.registry.plug_ins datasets.rows._program source.watching._parsed view.html.listing._page
+        view.registry.available
     """,
     "a few numbers each, and a fixed number of them": """
         codec.h264.head content.parts._field_of codec.thrift.i32 codec.thrift.i64 formats.kinodb.episode.shortest
