@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Content, Data, Memory, Recording, Records, Table
+from glassfs.content import Column, Content, Data, Recording, Records, Table
 from glassfs.view import html
 from tests.view.views import PLACE
 
@@ -29,10 +29,6 @@ def recording(
 
     table = Table(b"steps", rows, lambda: given(columns))
     return Recording(b"episode", lambda: given(record or {}), table, lambda: given(cameras))
-
-
-def column(name: bytes, array: np.ndarray[Any, Any], data: Data | None = None) -> Column:
-    return Column(name, Array(name, data or Memory(array.tobytes()), array.dtype.descr[0][1], array.shape))
 
 
 def table(records: Sequence[dict[str, Any]], directory: bytes = b"episodes", block: int = 7) -> Table:

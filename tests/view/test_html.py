@@ -1,4 +1,4 @@
-"""Pages: facts about episodes, the files of frames, and untrusted text that stays text."""
+"""Pages: facts about episodes, frames and plots, untrusted text that stays text, and sizes from lengths alone."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blob, Content, Member, Memory, Table, Video
+from glassfs.content import Array, Blob, Column, Content, Counted, Member, Memory, Table, Unreadable, Video, Zeros
 from glassfs.content.join import Joined
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
-from glassfs.view.html import episode, escape, listing, page
-from tests.view.pages import Page, files, listed, page_of, recording, table
+from glassfs.view.html import episode, escape, listing, page, plots
+from tests.view.pages import Page, files, listed, page_of, plotted, recording, table
 from tests.view.videos import flat, raw, stored, video
-from tests.view.views import whole
+from tests.view.views import Noted, array_column, whole
 
 RED = raw(flat(8, 6, 200, 30, 60))
 PNG, JPEG = stored(flat(8, 6, 1, 2, 3), "png"), stored(flat(8, 6, 1, 2, 3), "jpeg")
@@ -30,6 +30,7 @@ HOSTILE = (
     "\r\n\t\x0b\x0c\x1f\x7f\x80\x9f", "\ud800 \udfff",
     "${1}", "{title}", "%s %b", "é😀",
 )
+DTYPES = ("|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f2", "<f4", "<f8")
 TEXTS = st.one_of(st.sampled_from(HOSTILE), st.text(st.characters(categories=None), max_size=40))
 
 
@@ -239,9 +240,7 @@ def test_integers_beyond_script_precision_are_text() -> None:
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), [("MOST_ROWS", 10, 10), ("MOST_BYTES", 700, None)])
-def test_too_long_list_is_cut(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: int, expected: int | None,
-) -> None:
+def test_too_long_list_is_cut(monkeypatch: pytest.MonkeyPatch, name: str, value: int, expected: int | None) -> None:
     monkeypatch.setattr(listing, name, value)
     data = whole(lambda: files(table(RECORDS))["data.js"])
     rows, told = listed(data)
@@ -255,15 +254,15 @@ def test_tables_without_directories_have_no_page() -> None:
 
 
 class OverFolder(Joined):
-    """A table over a folder, with the records of another one."""
+    """A table over a folder, with these records."""
 
     name = "episodes"
     title = "robots </script>"
     is_first = True
     rows = 0
 
-    def __init__(self, plain: Table) -> None:
-        self.key, self.records, self.directory = plain.key, plain.records, b""
+    def __init__(self, records: list[dict[str, Any]]) -> None:
+        self.key, self.records, self.directory = b"", table(records).records, b""
         self.tables = lambda: [self.name, "</script>"]
 
     def path_of(self, record: dict[str, Any]) -> str:
@@ -276,7 +275,7 @@ class OverFolder(Joined):
 def test_folder_page_loads_no_data() -> None:
     """A folder may have a data.js of its own."""
     records = [{"container": f"{text}.kdb", "position": number} for number, text in enumerate(HOSTILE)]
-    found = files(OverFolder(table(records, directory=b"")))
+    found = files(OverFolder(records))
     assert list(found) == ["index.html"]
     data = whole(lambda: found["index.html"])
     rows, told = listed(data)
@@ -297,7 +296,7 @@ def test_pages_of_other_tables_have_their_names() -> None:
         name = "<b>things"
         is_first = False
 
-    found = files(Others(table([{"container": "a", "position": 0, "size": 3}], directory=b"")))
+    found = files(Others([{"container": "a", "position": 0, "size": 3}]))
     assert list(found) == ["<b>things.html"]
     page = whole(lambda: found["<b>things.html"])
     assert "b" not in [tag for tag, _ in Page(page).tags] and b"things.jsonl" in page
@@ -310,5 +309,109 @@ def test_list_takes_no_memory_beyond_the_cache() -> None:
     many = [{"language_instruction": "x" * 900, "position": number} for number in range(8000)]
     data = files(table(many, block=500), cache)["data.js"]
     assert data.size > 6 << 20
+    assert sum(map(len, data.pieces())) == data.size
+    assert cache.used <= cache.budget
+
+
+def data_of(*columns: Column, rows: int) -> bytes:
+    return whole(lambda: files(recording({}, columns, rows))["data.js"])
+
+
+@given(st.sampled_from(DTYPES), st.integers(1, 9000), st.integers(1, 5), st.integers(0, 99))
+@settings(max_examples=60)
+def test_points(dtype: str, rows: int, channels: int, seed: int) -> None:
+    raw = np.random.default_rng(seed).integers(0, 256, rows * channels * np.dtype(dtype).itemsize, np.uint8)
+    array = (raw & 1 if dtype == "|b1" else raw).view(dtype).reshape(rows, channels)
+    told, (points,) = plotted(data_of(array_column(b"values", array), rows=rows))
+    (shown,) = told["columns"]
+    assert points is not None and points.shape[1] <= plots.POINTS
+    with np.errstate(invalid="ignore"):
+        expected: Any = array.astype(points.dtype)
+    if rows <= plots.POINTS:
+        np.testing.assert_array_equal(points, expected.T)
+        return
+    stretch = shown["stretch"]
+    assert shown["taken"] == stretch
+    for number in range(0, points.shape[1] // 2, 37):
+        part = expected[number * stretch : (number + 1) * stretch]
+        np.testing.assert_array_equal(points[:, 2 * number], np.fmin.reduce(part))
+        np.testing.assert_array_equal(points[:, 2 * number + 1], np.fmax.reduce(part))
+
+
+def test_large_integers_stay_distinct() -> None:
+    ticks = np.arange(50, dtype="<i8") * 33_000_000 + 1_700_000_000_000_000_000
+    _, (points,) = plotted(data_of(array_column(b"ticks", ticks), rows=50))
+    assert points is not None and len(set(points[0])) == 50
+
+
+def test_size_reads_no_values() -> None:
+    state, reward = Noted(4 * 7 * 100_000), Noted(4 * 100_000)
+    arrays = Array(b"", state, "<f4", (100_000, 7)), Array(b"", reward, "<f4", (100_000,))
+    data = files(recording({}, [Column(b"", array) for array in arrays], 100_000))["data.js"]
+    assert data.size > 4 * 8 * plots.POINTS
+    assert data.read(0, 100).startswith(b'"use strict";\nglassfs.columns({')
+    assert not state.read_ranges and not reward.read_ranges
+    data.read(data.size - 10, 10)
+    assert reward.read_ranges and not state.read_ranges
+
+
+def test_only_some_of_very_many_bytes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
+    noted = Noted(4 * 1000 * 4_000_000_000)
+    array = Array(b"x", noted, "<f4", (4_000_000_000, 1000))
+    told, (points,) = plotted(bytes(files(recording({}, [Column(b"x", array)], 4_000_000_000))["data.js"].whole()))
+    (shown,) = told["columns"]
+    assert points is not None and points.shape == (plots.MOST_CHANNELS // 2, plots.POINTS)
+    assert shown["taken"] < shown["stretch"] == 4_000_000
+    assert noted.bytes_read <= 2 << 20
+    assert told["leftOut"] == 1000 - plots.MOST_CHANNELS // 2
+
+
+def test_read_limit_covers_all_columns_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
+    many = [Noted(4 * 1_000_000) for _ in range(8)]
+    columns = [Column(b"x", Array(b"x", noted, "<f4", (1_000_000,))) for noted in many]
+    files(recording({}, columns, 1_000_000))["data.js"].whole()
+    assert 0 < sum(noted.bytes_read for noted in many) <= 1 << 20
+
+
+def test_channels_are_limited() -> None:
+    columns = [array_column(b"c%d" % number, np.zeros((10, 60), "<f4")) for number in range(6)]
+    told, points = plotted(data_of(*columns, rows=10))
+    assert [shown["channels"] for shown in told["columns"]] == [60, 60, 60, 60, 16]
+    assert told["leftOut"] == 44 + 60 and len(points) == 5
+
+
+def test_only_numbers_are_plotted() -> None:
+    arrays = {
+        "film": np.zeros((4, 8, 8, 3), "u1"), "when": np.zeros(4, "<M8[s]"), "complex": np.zeros(4, "<c8"),
+        "none": np.zeros((4, 0), "<f4"), "other": np.zeros(5, "<f4"), "good": np.zeros((4, 2, 3), "<f4"),
+    }
+    columns = [Column(b"frame", Array(b"frame", Counted(4), "<i8", (4,)))]
+    columns += [array_column(name.encode(), array) for name, array in arrays.items()]
+    told, _ = plotted(data_of(*columns, rows=4))
+    assert [(shown["name"], shown["items"]) for shown in told["columns"]] == [("good", 6)]
+    told, _ = plotted(data_of(rows=0))
+    assert told["columns"] == []
+
+
+def test_damaged_column_leaves_others_readable() -> None:
+    bad = Column(b"b", Array(b"b", Unreadable(400, Damaged("is cut")), "<f4", (100,)))
+    _, points = plotted(data_of(array_column(b"a", np.ones(100)), bad, array_column(b"c", np.ones(100)), rows=100))
+    assert [shown is None for shown in points] == [False, True, False]
+
+
+def test_names_are_values() -> None:
+    name = '"</script>\u2028'.encode() + b"\xff" * 1000
+    told, _ = plotted(data_of(array_column(name, np.zeros(3, "<f4")), rows=3))
+    assert told["columns"][0]["name"] == '"</script>\u2028' + "\ufffd" * 189 + "…"
+
+
+def test_values_take_no_memory_beyond_the_cache() -> None:
+    cache = BlockCache(2 << 20)
+    columns = [
+        Column(b"c%d" % number, Array(b"", Zeros(8 * 64 * 50_000), "<f8", (50_000, 64))) for number in range(4)
+    ]
+    data = files(recording({}, columns, 50_000), cache)["data.js"]
     assert sum(map(len, data.pieces())) == data.size
     assert cache.used <= cache.budget
