@@ -29,10 +29,6 @@ def dataset_class() -> Any:
     return module("datasets.lerobot_dataset").LeRobotDataset
 
 
-def streaming_class() -> Any:
-    return module("datasets.streaming_dataset").StreamingLeRobotDataset
-
-
 def statistics() -> Any:
     return module("datasets.compute_stats")
 
