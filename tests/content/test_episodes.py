@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-import glassfs
 from glassfs.cache import BlockCache
 from glassfs.content import (
-    Array,
     Blob,
-    Container,
-    Group,
     Member,
     Memory,
     Recording,
-    Series,
     Table,
     episodes_table,
     with_recording,
 )
 from glassfs.content.episodes import EPISODE_COLUMNS
-from glassfs.content.summary import COLUMNS
-from glassfs.formats import registry
-from glassfs.formats.registry import Format, Opening
 from glassfs.view.parquet import VIEW
+from tests.view.views import array_column
 
 STEPS = 4
 ACTIONS = np.arange(8, dtype="<f4").reshape(STEPS, 2)
@@ -40,8 +32,7 @@ ROWS = [
 
 
 def array(name: bytes, values: np.ndarray) -> Member:
-    dtype = values.dtype.descr[0][1]
-    return Member(tuple(name.split(b"/")), Array(name, Memory(values.tobytes()), dtype, values.shape))
+    return Member(tuple(name.split(b"/")), array_column(name, values).content)
 
 
 def members() -> Iterator[Member]:
@@ -59,21 +50,13 @@ def rows_of(table: Table) -> dict[str, list[object]]:
     return pq.read_table(io.BytesIO(shown.thing.whole())).to_pydict()
 
 
-def test_columns_are_those_of_joined_tables() -> None:
-    assert list(COLUMNS) == ["container", *EPISODE_COLUMNS]
-
-
 def test_a_row_for_each_episode_with_none_for_what_is_missing() -> None:
     table = episodes_table(2, lambda block: ROWS, directory=b"episodes")
     found = rows_of(table)
     assert list(found) == list(EPISODE_COLUMNS)
-    assert found["episode_name"] == ["a", "b"]
-    assert found["success"] == [True, None]
-    assert found["fps"] == [None, 20.0]
-    assert found["cameras"] == [["obs/rgb"], None]
-    assert found["total_reward"] == [None, None]
-    assert table.records is not None
-    assert [row["num_frames"] for row in table.records.block(0)] == [STEPS, None]
+    assert found["episode_name"] == ["a", "b"] and found["success"] == [True, None]
+    assert found["fps"] == [None, 20.0] and found["num_frames"] == [STEPS, None]
+    assert found["cameras"] == [["obs/rgb"], None] and found["total_reward"] == [None, None]
 
 
 def test_rows_come_in_blocks_and_columns_can_be_others() -> None:
@@ -106,37 +89,3 @@ def test_number_of_steps_decides_what_is_a_signal(steps: int | None, columns: li
 def test_without_signals_there_are_no_steps() -> None:
     found = list(with_recording(lambda: [Member((b"x",), Blob(b"x", Memory(b"")))], dict))
     assert [type(member.content) for member in found] == [Blob, Recording]
-    assert list(with_recording(list, dict)) == []
-
-
-def open_episodes(opening: Opening) -> Container:
-    def episode(number: int) -> Group:
-        return Group(b"%d" % number, lambda: with_recording(members, lambda: dict(ROWS[number])))
-
-    def table() -> Table:
-        return episodes_table(len(ROWS), lambda block: ROWS, directory=b"episodes")
-
-    def top() -> list[Member]:
-        episodes = Series(b"episodes", len(ROWS), episode, has_groups=True)
-        return [Member((b"episodes",), episodes), Member((b"episodes",), table())]
-
-    return Container("several", "1", Group(b"", top), [opening.source], episodes=table)
-
-
-def test_a_format_of_episodes_has_all_that_episodes_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library lists the episodes, joins them with others, and views show videos and pages."""
-    several = Format("several", lambda head: head.startswith(b"SEVERAL"), open_episodes)
-    monkeypatch.setattr(registry, "installed", lambda: (several,))
-    (tmp_path / "a.several").write_bytes(b"SEVERAL")
-    (tmp_path / "b.several").write_bytes(b"SEVERAL")
-    with glassfs.open(tmp_path / "a.several", views="all") as container:
-        assert [row["episode_name"] for row in container.episodes()] == ["a", "b"]
-        assert {"episodes.parquet", "episodes.jsonl", "by-success", "index.html"} <= set(container)
-        assert {"actions.npy", "steps.parquet", "index.html", "poster"} <= set(container["episodes/0"])
-        assert "rgb.mp4" in container["episodes/0/obs"]
-        assert np.array_equal(container["episodes/1/actions"].numpy(), ACTIONS)
-    with glassfs.open(tmp_path) as folder:
-        joined = list(folder.episodes())
-        assert [(row["container"], row["position"], row["episode_name"]) for row in joined] == [
-            ("a.several", 0, "a"), ("a.several", 1, "b"), ("b.several", 0, "a"), ("b.several", 1, "b"),
-        ]

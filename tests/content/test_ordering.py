@@ -1,4 +1,4 @@
-"""Arrays stored big-endian or in Fortran order: views get C order and little-endian, Python what is stored."""
+"""Arrays stored otherwise than views show them: big-endian, in Fortran order, and as narrow floats."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pytest
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Extent, Memory, array_as_stored, dtypes, ordering
+from glassfs.content.dtypes import NARROW, widened
 from glassfs.errors import Damaged
 from glassfs.library import arrays, selecting
 from glassfs.view import data_of, npy
 from tests.content.test_data import check_ranges
 from tests.helpers import local
+from tests.optional import package
 
 DTYPES = (
     "<f4", ">f4", ">f8", ">i2", ">u8", "|u1", "|b1", ">c8", ">U3", "|S5", ">M8[us]", ">m8[10ns]", "|V3",
@@ -125,3 +127,14 @@ def test_resolved_shape_makes_the_pass_that_finds_it() -> None:
 def test_unknown_types_are_damage(description: str) -> None:
     with pytest.raises(Damaged):
         dtypes.parsed(description)
+
+
+@pytest.mark.parametrize("kind", NARROW)
+def test_every_value_is_that_of_ml_dtypes(kind: str) -> None:
+    dtype = np.dtype(getattr(package("ml_dtypes"), kind))
+    assert dtype.itemsize == NARROW[kind]
+    stored = np.arange(256**dtype.itemsize, dtype=f"<u{dtype.itemsize}")
+    expected = stored.view(dtype).astype("<f4")
+    # Bit for bit, those of NaNs included; bytes of an incomplete value at the end do not count.
+    data = widened(Memory(stored.tobytes() + b"x" * (dtype.itemsize - 1)), kind)
+    check_ranges(data, expected.tobytes(), random.Random(2))
