@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from tests.formats.hdf5_files import h5py
 STEPS = 7
 FILM = np.random.default_rng(5).integers(0, 255, (STEPS + 1, 10, 12, 3), np.uint8)
 Rows = list[dict[str, Any]]
+Writer = Callable[[Path], tuple[Path, Rows]]
+"""Writes a file into a folder; returns its path, and values that the rows of its episodes have."""
 
 
 def numbers(*shape: int, dtype: str = "f4") -> Any:
@@ -194,6 +196,7 @@ FEATURES: dict[str, dict[str, list[str]]] = {
     "ogbench": {ACTION: ["actions"], STATE: ["observations"], REWARD: ["rewards"]},
     "droid": {
         ACTION: ["action/cartesian_position", "action/gripper_position"],
+        "action.gripper_position": ["action/gripper_position"],
         STATE: ["observation/robot_state/joint_positions"],
     },
     "dreamer": {ACTION: ["action"], REWARD: ["reward"], f"{IMAGES}image": ["image"]},

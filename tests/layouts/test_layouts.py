@@ -1,30 +1,35 @@
-"""Episodes in generic containers: the layouts of glassfs, and those of users."""
+"""Episodes in generic containers: the layouts of glassfs, those of users, and the expressions in their files."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import glassfs
 from glassfs.content import Array, Container, Data, Group, Member, Memory, Omitted, Zeros
 from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, NotFound, TooLarge, Unsuited
 from glassfs.layouts.episodes import interpreted
-from glassfs.layouts.form import LayoutError
-from glassfs.layouts.known import chosen
-from glassfs.tree.containers.opener import parse
+from glassfs.layouts.expressions import parse
+from glassfs.layouts.form import LayoutError, read
+from glassfs.layouts.known import BUILT_IN, chosen
+from glassfs.tree.containers import opener
 from tests.cli.glassfs_command import glassfs as run
 from tests.conftest import ROOT
 from tests.formats.hdf5_files import h5py
 from tests.helpers import opening
 from tests.layouts import files
-from tests.layouts.files import FILM, STEPS, Rows, numbers, write
+from tests.layouts.files import FILM, STEPS, Writer, numbers, write
+from tests.view.pages import Page
 
 
 @dataclass
@@ -44,21 +49,15 @@ MINE = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/manual/layouts.md").read_t
 
 
 @pytest.mark.parametrize("writer", files.ALL, ids=lambda writer: str(writer.__name__))
-def test_known_layouts_have_the_rows_of_their_episodes(
-    tmp_path: Path, writer: Callable[[Path], tuple[Path, Rows]],
-) -> None:
+def test_known_layouts_have_the_rows_of_their_episodes(tmp_path: Path, writer: Writer) -> None:
     path, expected = writer(tmp_path)
     with glassfs.open(path) as opened:
         rows = list(opened.episodes())
     assert [{name: row[name] for name in some} for row, some in zip(rows, expected, strict=True)] == expected
-    printed = [json.loads(line) for line in run("episodes", path).output.splitlines()]
-    assert [{name: row[name] for name in some} for row, some in zip(printed, expected, strict=True)] == expected
 
 
 @pytest.mark.parametrize("writer", [files.d4rl, files.ogbench])
-def test_episodes_of_flat_arrays_have_their_rows(
-    tmp_path: Path, writer: Callable[[Path], tuple[Path, Rows]],
-) -> None:
+def test_episodes_of_flat_arrays_have_their_rows(tmp_path: Path, writer: Writer) -> None:
     path, _ = writer(tmp_path)
     with glassfs.open(path, views="parquet") as opened:
         assert np.array_equal(opened["observations"].numpy(), numbers(20, 11))
@@ -73,22 +72,14 @@ def test_episodes_of_flat_arrays_have_their_rows(
 
 def test_rows_behind_the_last_action_are_shown_but_not_recorded(tmp_path: Path) -> None:
     path, _ = files.maniskill(tmp_path)
-    with glassfs.open(path, views="parquet+lerobot+mp4") as opened:
+    with glassfs.open(path, views="parquet+html") as opened:
         episode = opened["episodes/1"]
         assert episode["obs/agent/qpos"].shape == (STEPS + 1, 9)
         assert len(list(episode["obs/sensor_data/base/rgb"])) == STEPS + 1
         steps = episode["steps.parquet"].table().to_pandas()
         assert len(steps) == STEPS
         assert steps["obs/agent/qpos.8"].tolist() == numbers(STEPS + 1, 9)[:STEPS, 8].tolist()
-        info = json.loads(opened["lerobot/unknown/meta/info.json"].bytes())
-        assert info["total_frames"] == 2 * STEPS
-        assert info["features"]["observation.state"]["shape"] == [9]
-        assert info["features"]["action"]["shape"] == [8]
-        assert "observation.images.base" in info["features"]
-    with glassfs.open(path, views="html") as opened:
-        facts = re.search(rb'id="facts">(.*?)</script>', opened["episodes/1/index.html"].bytes())
-        assert facts is not None
-        (camera,) = json.loads(facts[1])["cameras"]
+        (camera,) = Page(opened["episodes/1/index.html"].bytes()).facts["cameras"]
         assert (camera["name"], camera["folder"]) == ("base", "./obs/sensor_data/base/rgb/")
 
 
@@ -101,9 +92,7 @@ def test_groups_around_episodes_keep_what_else_they_have(tmp_path: Path) -> None
         record = json.loads(opened["data/demo_10/meta/episode.json"].bytes())
         assert record["env_name"] == "Stack" and record["ep_meta"] == '{"lang": "stack 10"}'
         # The page of an episode leads to the list of them, by the path of its group.
-        facts = re.search(rb'id="facts">(.*?)</script>', opened["data/demo_10/index.html"].bytes())
-        assert facts is not None
-        shown = json.loads(facts[1])
+        shown = Page(opened["data/demo_10/index.html"].bytes()).facts
         assert (shown["number"], shown["up"]) == (2, 2)
 
 
@@ -118,15 +107,6 @@ def my_file(folder: Path) -> Path:
     return write(folder / "mine.h5", contents)
 
 
-def test_asked_layout_holds_for_containers_that_are_parsed_later(tmp_path: Path) -> None:
-    layout, folder = tmp_path / "mine.toml", tmp_path / "folder"
-    layout.write_text(MINE)
-    folder.mkdir()
-    my_file(folder)
-    with glassfs.open(folder, layout=layout) as opened:
-        assert "steps.parquet" in opened["mine.h5/runs/take-1"]
-
-
 def test_layout_of_the_manual_finds_episodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, layout = my_file(tmp_path), tmp_path / "mine.toml"
     layout.write_text(MINE)
@@ -136,6 +116,8 @@ def test_layout_of_the_manual_finds_episodes(tmp_path: Path, monkeypatch: pytest
     for asked in (layout, tmp_path):
         with glassfs.open(path, layout=asked) as opened:
             assert [tuple(row[name] for name in columns) for row in opened.episodes()] == wanted
+    with glassfs.open(tmp_path, layout=layout) as folder:  # its containers are parsed later
+        assert "steps.parquet" in folder["mine.h5/runs/take-1"]
     with glassfs.open(path) as opened, pytest.raises(Unsuited):
         opened.episodes()
     done = run("episodes", "--layout", layout, path)
@@ -170,9 +152,13 @@ def test_trying_a_layout_says_what_it_finds(tmp_path: Path) -> None:
     layout.write_text(MINE.replace('action = "commands"', 'action = "nothing"'))
     done = run("layouts", "--test", layout, my_file(tmp_path))
     assert b"role action: no signal is at nothing" in done.output and done.status == 0
-    assert run("layouts", "robomimic").output == (
-        ROOT / "src/glassfs/layouts/builtin/robomimic.toml"
-    ).read_bytes()
+    assert run("layouts", "robomimic").output == (ROOT / "src/glassfs/layouts/builtin/robomimic.toml").read_bytes()
+
+
+def rows_of(container: Container) -> Sequence[Any]:
+    table = container.episodes()
+    assert table is not None and table.records is not None
+    return table.records.block(0)
 
 
 def opened_again(path: Path, kept: dict[bytes, bytes], monkeypatch: pytest.MonkeyPatch) -> Container:
@@ -180,25 +166,21 @@ def opened_again(path: Path, kept: dict[bytes, bytes], monkeypatch: pytest.Monke
     found = opening(path)
     monkeypatch.setattr(found, "found", kept.get)
     monkeypatch.setattr(found, "keep", kept.__setitem__)
-    return parse(found)
+    return opener.parse(found)
 
 
 def test_borders_and_rows_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, expected = files.ogbench(tmp_path)
     kept: dict[bytes, bytes] = {}
-    table = opened_again(path, kept, monkeypatch).episodes()
-    assert table is not None and table.records is not None
-    rows = table.records.block(0)
+    rows = rows_of(opened_again(path, kept, monkeypatch))
+    assert [row["num_frames"] for row in rows] == [row["num_frames"] for row in expected]
     monkeypatch.setattr("glassfs.layouts.borders._flagged", None)
     monkeypatch.setattr("glassfs.layouts.recording.items_of", None)
-    again = opened_again(path, kept, monkeypatch).episodes()
-    assert again is not None and again.records is not None and again.records.block(0) == rows
-    assert [row["num_frames"] for row in rows] == [row["num_frames"] for row in expected]
+    assert rows_of(opened_again(path, kept, monkeypatch)) == rows
     for name in kept:
         kept[name] = b"nonsense"
     monkeypatch.undo()  # what is kept is compared with the container
-    found = opened_again(path, kept, monkeypatch).episodes()
-    assert found is not None and found.records is not None and found.records.block(0) == rows
+    assert rows_of(opened_again(path, kept, monkeypatch)) == rows
 
 
 def test_unknown_layouts_are_said_in_one_line(tmp_path: Path) -> None:
@@ -232,6 +214,12 @@ def test_lists_may_have_many_names_and_some_twice(tmp_path: Path) -> None:
         assert [row["splits"] for row in opened.episodes()] == [["valid"], ["train", "valid"], ["train", "valid"]]
 
 
+def interpreted_as(root: Group) -> Container:
+    """Return a container with this root, in the layouts of glassfs."""
+    container = Container("hdf5", "", root, [], is_generic=True)
+    return interpreted(container, [known.layout for known in chosen()], Opened(Allowance(1 << 20)))
+
+
 def test_damaged_episode_hides_no_other() -> None:
     def broken() -> list[Member]:
         raise Damaged("is broken")
@@ -242,13 +230,10 @@ def test_damaged_episode_hides_no_other() -> None:
         return Group(b"demo_%d" % number, broken if number == 1 else lambda: inner)
 
     data = Group(b"data", lambda: [Member((b"demo_%d" % number,), demo(number)) for number in range(3)])
-    root = Group(b"", lambda: [Member((b"data",), data)])
-    layouts = [known.layout for known in chosen()]
-    found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Opened(Allowance(1 << 20)))
+    found = interpreted_as(Group(b"", lambda: [Member((b"data",), data)]))
+    assert [row["num_frames"] for row in rows_of(found)] == [STEPS, None, STEPS]
     table = found.episodes()
-    assert table is not None and table.records is not None
-    assert [row["num_frames"] for row in table.records.block(0)] == [STEPS, None, STEPS]
-    assert table.recording is not None
+    assert table is not None and table.recording is not None
     (omitted,) = table.recording(2).omitted()
     assert omitted.name == (b"obs",) and isinstance(omitted.content, Omitted) and omitted.content.is_damage
     with pytest.raises(Damaged):
@@ -261,8 +246,7 @@ def test_contents_of_an_episode_are_bounded() -> None:
     root = Group(b"", lambda: [
         Member((b"action",), array), Member((b"observations", b"qpos"), array), Member((b"more",), more),
     ])
-    layouts = [known.layout for known in chosen()]
-    found = interpreted(Container("hdf5", "", root, [], is_generic=True), layouts, Opened(Allowance(1 << 20)))
+    found = interpreted_as(root)
     with pytest.raises(TooLarge, match="contents of an episode"):
         list(found.root.members())  # type: ignore[union-attr]
 
@@ -272,10 +256,90 @@ def test_flags_of_small_files_are_bounded(flags: Data) -> None:
     """They are left out with the reason; what else the container has is shown."""
     names = b"observations", b"actions", b"terminals"
     members = [Member((name,), Array(name, flags, "|b1", (flags.size,))) for name in names]
-    container = Container("npz", "", Group(b"", lambda: members), [], is_generic=True)
-    found = interpreted(container, [known.layout for known in chosen()], Opened(Allowance(1 << 20)))
+    found = interpreted_as(Group(b"", lambda: members))
     assert found.episodes() is None
     *shown, omitted = found.root.members()  # type: ignore[union-attr]
     assert [one.name for one in shown] == [(name,) for name in names]
     assert isinstance(omitted.content, Omitted) and not omitted.content.is_damage
     assert omitted.content.reason.startswith("episodes: ")
+
+
+GOOD = """name = "mine"
+match = ["a/*"]
+[episodes]
+whole = true
+[steps]
+count = "a/b"
+"""
+
+
+@pytest.mark.parametrize(("wrong", "line", "reason"), [
+    ("nam = 1\n" + GOOD, 1, "unknown key 'nam'"),
+    (GOOD + "[rolls]\naction = 'a'\n", 7, "unknown key 'rolls'"),
+    (GOOD + "[roles]\nactions = 'a'\n", 8, "unknown key 'actions'; known here are action, state, reward"),
+    (GOOD + "[columns]\nsucces = '@a'\n", 8, "unknown key 'succes'"),
+    (GOOD + "[columns]\nsuccess = ['sum(']\n", 8, "a value is missing"),
+    (GOOD + "[columns]\nsuccess = 'mean(a)'\n", 8, "there is no function 'mean'"),
+    (GOOD + "[columns]\nsuccess = 'any(3)'\n", 8, "takes a path"),
+    (GOOD + "[columns]\nsuccess = {when = 'a'}\n", 8, "a condition has the texts"),
+    (GOOD + "[columns]\nsplits = 'keys(mask)'\n", 8, "takes a pattern in quotes"),
+    (GOOD + "[cameras]\nnames = {'a(' = 'b'}\n", 8, "unterminated"),
+    (GOOD + "[cameras]\nnames = {'a' = '{1}'}\n", 8, "refers to a group"),
+    (GOOD.replace("whole = true", "whole = false"), 4, "can only be true"),
+    (GOOD.replace("whole = true", "each = 'demo'"), 4, "must be one path with {number}"),
+    (GOOD.replace("whole = true", "whole = true\nlast = 'a'"), 5, "exactly one of each, whole"),
+    (GOOD.replace("whole = true", "omit = 'a'"), 3, "exactly one of each, whole"),
+    (GOOD.replace('"a/*"', '"../a"'), 2, "cannot be a path"),
+    (GOOD.replace('["a/*"]', "[]"), 2, "needs paths to match"),
+    (GOOD.replace('"a/b"', '"a/*"'), 6, "without wildcards"),
+    (GOOD.replace('"mine"', '"My layout"'), 1, "needs a name"),
+    ("episodes = 3\n" + GOOD.replace("[episodes]\nwhole = true\n", ""), 1, "[episodes] must be a table"),
+])
+def test_wrong_layouts_are_refused_with_their_line(wrong: str, line: int, reason: str) -> None:
+    with pytest.raises(LayoutError) as caught:
+        read(wrong.encode(), "mine.toml")
+    assert str(caught.value).startswith(f"mine.toml:{line}: ") and reason in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [b"\xff", b"name = ", b"[" * 5000, b" " * ((1 << 20) + 1)])
+def test_what_is_no_toml_is_refused(wrong: bytes) -> None:
+    with pytest.raises(LayoutError, match=r"mine\.toml: is "):
+        read(wrong, "mine.toml")
+
+
+def test_layouts_of_glassfs_are_read_in_their_order() -> None:
+    assert [known.layout.name for known in chosen() if known.origin == "glassfs"] == list(BUILT_IN)
+
+
+class Known:
+    """An episode with a few values."""
+
+    def attribute(self, level: int, name: str) -> Any:
+        return {(0, "good"): True, (1, "args"): '{"a": {"b": 5}}', (-1, "rate"): 30.0}.get((level, name))
+
+    def content(self, level: int, path: str) -> Any:
+        return {(0, "rewards"): np.array([0.0, 2.0, 1.0]), (-1, "task"): ["pick", "up"]}.get((level, path))
+
+    def lists(self, pattern: str) -> list[str] | None:
+        return ["train"] if pattern == "mask/*" else None
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("@good", True), ("../@args:a.b", 5), ("../@args:a.c", None), ("/@rate", 30.0), ("@none", None), ("3", 3),
+    ("-2.5e1", -25.0), ("true", True), ("'a b'", "a b"), ("sum(rewards)", 3.0), ("len(rewards)", 3),
+    ("first(rewards)", 0.0), ("last( rewards )", 1.0), ("any(rewards > 1)", True), ("all(rewards>=1)", False),
+    ("sum(rewards) = 3", True), ("../@args:a.b != 5", False), ("/task", ["pick", "up"]), ("len(/task)", 2),
+    ("sum(/task)", None), ("keys('mask/*')", ["train"]), ("keys('other')", None), ("@good < 'a'", None),
+    ("any(none)", None),
+])
+def test_expressions_have_values(text: str, value: Any) -> None:
+    assert parse(text).value(Known()) == value
+
+
+@given(st.text(alphabet="ab(),@:./'=<>! 3*é", max_size=20))
+def test_every_text_is_an_expression_or_refused(text: str) -> None:
+    try:
+        expression = parse(text)
+    except ValueError:
+        return
+    expression.value(Known())
