@@ -6,7 +6,6 @@ import base64
 import csv
 import io
 import json
-import tracemalloc
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -25,16 +24,18 @@ from glassfs.content import Array, Column, Records, Stream, Table, Unreadable, Z
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view import Key
 from glassfs.view import csv as csv_view
-from tests.view.tables import (
+from tests.view.test_parquet import NUMBERS, TIMES, values_of
+from tests.view.views import (
+    PLACE,
     array_column,
     bytes_column,
+    memory_below,
     parquet_bytes,
     ragged_column,
     records_column,
     text_column,
+    whole,
 )
-from tests.view.test_parquet import NUMBERS, TIMES, values_of
-from tests.view.views import PLACE, whole
 
 BAD = Damaged("not there")
 HOSTILE = [
@@ -132,7 +133,7 @@ def test_names_and_vectors_are_those_of_parquet(step: int) -> None:
     few = array_column(b"few", values_of("<f4", (rows, 3)))
     columns = [
         few._replace(slots=lambda: ["a,b", '"', "a,b"]), array_column(b"few.0", values_of("<i2", (rows,))),
-        array_column(b"matrix", values_of("<i2", (rows, 2, 2))), array_column(b"many", values_of("<f4", (rows, 65))),
+        array_column(b"matrix", values_of("<i2", (rows, 2, 2))), array_column(b"many", values_of("<u4", (rows, 65))),
         array_column(b"none", values_of("<f8", (rows, 0))), array_column(b"", values_of("|b1", (rows,))),
         array_column(b"\xff\0", values_of("|u1", (rows,))), array_column(b"few", values_of("<i8", (rows,))),
         array_column(b"truths", values_of("|b1", (rows, 70))),
@@ -142,13 +143,9 @@ def test_names_and_vectors_are_those_of_parquet(step: int) -> None:
     found = columns_of(raw)
     parquet = pq.read_table(io.BytesIO(parquet_bytes(columns, rows)))
     assert names == parquet.schema.names and len(set(names)) == len(names)
-    assert {"few.0", 'few."', "few.2", "few.0~2", "few", "matrix.3", "%"} <= set(names)
     assert [int(cell) for cell in found["matrix.3"]] == parquet["matrix.3"].to_pylist()
-    for cell, row in zip(found["many"], parquet["many"].to_pylist(), strict=True):
-        expected = np.array(row, "<f4")
-        np.testing.assert_array_equal(np.array([float(value) for value in json.loads(cell)], "<f4"), expected)
-    assert found["none"] == ["[]"] * rows
-    assert [json.loads(cell) for cell in found["truths"]] == parquet["truths"].to_pylist()
+    for name in ("many", "none", "truths"):
+        assert [json.loads(cell) for cell in found[name]] == parquet[name].to_pylist()
 
 
 def test_runs_are_json_and_bytes_are_base64(step: int) -> None:
@@ -196,16 +193,14 @@ def test_hostile_texts_come_back(step: int, tmp_path: Path) -> None:
     found = columns_of(raw)
     assert found["text"] == found["record"] == shown and found["=cmd"] == ["", *shown[1:]]
     assert [json.loads(cell) for cell in found["list"]] == [[text, None] for text in texts]
-    frame = pd.read_csv(io.BytesIO(raw), keep_default_na=False, na_values=[], dtype=str)
-    assert frame["text"].tolist() == shown and frame["n"].tolist() == list(map(str, range(len(texts))))
     (tmp_path / "a.csv").write_bytes(raw)
+    frame = pd.read_csv(tmp_path / "a.csv", keep_default_na=False, na_values=[], dtype=str)
+    columns = "{" + ", ".join(f"'{name}': 'varchar'" for name in found) + "}"
+    options = f"""auto_detect=false, header=true, quote='"', escape='"', columns={columns}"""
     with duckdb.connect() as connection:
-        rows = connection.execute(
-            """select text, n from read_csv(?, all_varchar=true, auto_detect=false, header=true, quote='"', escape='"',
-            columns={'text': 'varchar', 'n': 'varchar', 'record': 'varchar', '=cmd': 'varchar', 'list': 'varchar'})""",
-            [str(tmp_path / "a.csv")],
-        ).fetchall()
-    assert [(text or "", int(number)) for text, number in rows] == list(zip(shown, range(len(texts)), strict=True))
+        rows = connection.execute(f"select text, n from read_csv(?, {options})", [str(tmp_path / "a.csv")]).fetchall()
+    assert [text or "" for text, _ in rows] == frame["text"].tolist() == shown
+    assert [number for _, number in rows] == frame["n"].tolist() == found["n"]
 
 
 VALUES = st.one_of(st.none(), st.text(max_size=6), st.booleans(), st.integers(), st.floats())
@@ -264,48 +259,16 @@ def test_huge_cells_take_little_memory() -> None:
         array_column(b"n", np.arange(4)),
     ]
     cache = BlockCache(4 << 20)
-    tracemalloc.start()
-    try:
+    with memory_below(12 << 20):
         data = csv_data(Table(b"t", 4, lambda: columns), cache, PLACE)
         size = data.size
         pieces = [data.read(start, min(1 << 20, size - start)) for start in range(0, 3 << 20, 1 << 20)]
-        assert tracemalloc.get_traced_memory()[1] < 12 << 20
-    finally:
-        tracemalloc.stop()
     raw = data.read(0, size)
     assert raw[: 3 << 20] == b"".join(pieces)
     found = columns_of(raw)
     assert found["text"] == [text.decode("utf-8", "replace").replace("\0", "\ufffd") for text in huge]
     assert base64.b64decode(found["bytes"][0]) == b"x" * (2 << 20)
     assert found["list"][0] == json.dumps([0] * (1 << 18)) and found["n"] == ["0", "1", "2", "3"]
-
-
-@pytest.mark.slow
-def test_a_million_rows_through_a_small_cache(tmp_path: Path) -> None:
-    rows = 1_000_000
-    chance = np.random.default_rng(1)
-    numbers, vectors = chance.random(rows), chance.random((rows, 2)).astype("<f4")
-    words = ["" if number % 7 else f'word "{number}"' for number in range(rows)]
-    columns = [
-        array_column(b"x", numbers), array_column(b"v", vectors),
-        text_column(b"text", [word.encode() for word in words]), records_column(b"record", words, 1000),
-    ]
-    cache = BlockCache(2 << 20)
-    data = csv_data(Table(b"t", rows, lambda: columns), cache, PLACE)
-    path = tmp_path / "a.csv"
-    with path.open("wb") as out:
-        out.writelines(data.pieces())
-    assert path.stat().st_size == data.size and cache.used <= cache.budget
-    tracemalloc.start()
-    try:
-        data.read(data.size // 2, 4 << 20)
-        assert tracemalloc.get_traced_memory()[1] < 12 << 20
-    finally:
-        tracemalloc.stop()
-    frame = pd.read_csv(path, keep_default_na=False, dtype={"x": str})
-    np.testing.assert_array_equal(frame["x"].to_numpy("<f8"), numbers)
-    np.testing.assert_array_equal(frame["v.1"].to_numpy().astype("<f4"), vectors[:, 1])
-    assert frame["text"].tolist() == frame["record"].tolist() == words
 
 
 @pytest.mark.parametrize("shape", [(1 << 40,), (1 << 40, 0), (1 << 10, 1 << 25)])
