@@ -1,23 +1,25 @@
-"""The derived views, sets of them, and views of other packages."""
+"""The derived views, sets of them, which view a content has, and episodes as links by task and by success."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blob, Content, Group, Link, Member, Memory, Table, Text
+from glassfs.content import Array, Blob, Content, Group, Link, Member, Memory, Records, Table, Text
+from glassfs.content.allowance import Allowance
+from glassfs.content.video import DIGITS
 from glassfs.errors import NotFound, TooLarge
-from glassfs.tree.build import container_root
-from glassfs.tree.nodes import Directory, File, Symlink
-from glassfs.view import ALL, Key, Shown, View, ViewSet, available, chosen, data_of, folder_of, registry
+from glassfs.names import component
+from glassfs.tree import Tree
+from glassfs.tree.nodes import Symlink
+from glassfs.view import ALL, Key, Shown, View, ViewSet, available, by_task, chosen, data_of, folder_of
+from glassfs.view.by_task import MOST, VIEW
 from tests.helpers import attributes_of
-from tests.tree.trees import origin
-from tests.view.views import KEY, PLACE, file_bytes
+from tests.view.views import KEY, PLACE, file_bytes, tree_of
 
 BUILT_IN = ["mp4", "parquet", "jsonl", "csv", "by-task", "html", "zarr", "lerobot"]
 
@@ -32,46 +34,17 @@ def shouted(content: Text, cache: BlockCache, key: Key) -> Iterator[Shown]:
 LOUD = View("loud", "texts in capitals", (Text,), shouted)
 
 
-class Entry:
-    """An entry point."""
-
-    name = "loud"
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def load(self) -> Any:
-        if isinstance(self._value, Exception):
-            raise self._value
-        return self._value
-
-
-@pytest.fixture
-def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Entry]]:
-    """Entry points in the group of views."""
-    entries: list[Entry] = []
-    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries if group == registry.GROUP else [])
-    available.cache_clear()
-    yield entries
-    available.cache_clear()
-
-
-def root_of(*members: Member, views: ViewSet) -> Directory:
-    at = origin()
-    return container_root(Group(b"", lambda: members), replace(at, services=at.services._replace(views=views)))
-
-
 def member(name: bytes, text: bytes) -> Member:
     return Member((name,), Text(name, Memory(text)))
 
 
-def test_each_view_has_a_name_and_a_summary(installed: list[Entry]) -> None:
+def test_each_view_has_a_name_and_a_summary() -> None:
     assert list(available()) == BUILT_IN
     for name, view in available().items():
         assert view.name == name and view.summary and "\n" not in view.summary
 
 
-def test_views_are_chosen_by_name(installed: list[Entry]) -> None:
+def test_views_are_chosen_by_name() -> None:
     assert [view.name for view in chosen("parquet+mp4").views] == ["mp4", "parquet"]
     assert [view.name for view in chosen(ALL).views] == BUILT_IN
     apart = chosen("lerobot+lerobot-splits+mp4")
@@ -82,47 +55,28 @@ def test_views_are_chosen_by_name(installed: list[Entry]) -> None:
         chosen("mp4+mp5")
 
 
-def test_view_of_another_package_is_found(installed: list[Entry]) -> None:
-    installed.append(Entry(LOUD))
-    assert list(available()) == [*BUILT_IN, "loud"]
-    assert chosen("loud").views == (LOUD,)
-
-
-@pytest.mark.parametrize("value", [ImportError("no such module"), "not a view", View("mp4", "mine", (Text,), shouted)])
-def test_invalid_views_are_logged(
-    installed: list[Entry], value: object, caplog: pytest.LogCaptureFixture,
-) -> None:
-    installed.append(Entry(value))
-    with caplog.at_level(logging.WARNING):
-        assert list(available()) == BUILT_IN
-    assert len(caplog.records) == 1
-
-
 def test_contents_keep_their_names_beside_views() -> None:
     members = [member(b"note", b"hear"), Member((b"note.loud",), Blob(b"", Memory(b"taken")))]
     members.append(Member((b"below", b"deep"), Blob(b"", Memory(b"taken"))))
-    plain = [node.name for node in root_of(*members, views=ViewSet()).listing()]
-    root = root_of(*members, views=ViewSet(LOUD))
-    names = [node.name for node in root.listing()]
-    assert names == [*plain, "note.loud", "below~2"]
-    shown = root.child("note.loud")
-    assert isinstance(shown, File) and shown.read(0, 9) == b"HEAR"
-    below = root.child("below~2")
-    assert isinstance(below, Directory) and [node.name for node in below.listing()] == ["inside.txt"]
+    plain = tree_of(*members, views=ViewSet()).root.names()
+    tree = tree_of(*members, views=ViewSet(LOUD))
+    assert [*tree.root.names()] == [*plain, "note.loud", "below~2"]
+    assert tree.file("note.loud").read(0, 9) == b"HEAR"
+    assert [*tree.directory("below~2").names()] == ["inside.txt"]
 
 
 def test_error_of_a_view_leaves_other_files() -> None:
-    root = root_of(member(b"long", bytes(101)), member(b"note", b"hear"), views=ViewSet(LOUD))
-    assert [node.name for node in root.listing()] == ["long.txt", "note.txt", "note.loud", "below"]
+    root = tree_of(member(b"long", bytes(101)), member(b"note", b"hear"), views=ViewSet(LOUD)).root
+    assert [*root.names()] == ["long.txt", "note.txt", "note.loud", "below"]
     assert attributes_of(root)["omitted"] == "long: view loud: a text of more than 100 bytes cannot be shouted"
 
 
 def test_contents_without_files_are_not_shown() -> None:
     table = Member((b"table",), Table(b"table", 0, list))
     link = Member((b"there",), Link(b"", (b"..", b"a b\n")))
-    root = root_of(table, member(b"note", b""), link, views=ViewSet())
-    assert [node.name for node in root.listing()] == ["note.txt", "there"]
-    node = root.child("there")
+    tree = tree_of(table, member(b"note", b""), link, views=ViewSet())
+    assert [*tree.root.names()] == ["note.txt", "there"]
+    node = tree.lookup("there")
     assert isinstance(node, Symlink) and node.target == "../a b%0A"
 
 
@@ -150,3 +104,71 @@ def test_unknown_content_is_named_in_the_error() -> None:
 
     with pytest.raises(TypeError, match="Strange"):
         data_of(Strange(KEY), BlockCache(), PLACE)
+
+
+BLOCK = 2
+
+
+def table_of(rows: Sequence[dict[str, Any]]) -> Table:
+    records = Records(b"episodes", -(-len(rows) // BLOCK), lambda block: rows[block * BLOCK :][:BLOCK])
+    return Table(b"episodes", len(rows), list, records, b"episodes")
+
+
+def folders_of(rows: Sequence[dict[str, Any]]) -> Tree:
+    return tree_of(Member((b"episodes",), table_of(rows)), views=ViewSet(VIEW))
+
+
+def links_of(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    return {path: node.target for path, node in folders_of(rows).walk() if isinstance(node, Symlink)}
+
+
+def test_links_point_to_episodes_in_order() -> None:
+    rows = [
+        {"language_instruction": "pick", "success": True}, {"language_instruction": "place", "success": False},
+        {"language_instruction": "pick", "success": None}, {}, {"language_instruction": None, "success": 1},
+    ]
+    found = links_of(rows)
+    target = {f"{number:0{DIGITS}d}": f"../../episodes/{number}" for number in range(len(rows))}
+    assert all(to == target[path.rpartition("/")[2]] for path, to in found.items())
+    below: dict[str, list[int]] = {}
+    for path in found:
+        folder, _, number = path.rpartition("/")
+        below.setdefault(folder, []).append(int(number))
+    assert below == {
+        "/by-task/pick": [0, 2], "/by-task/place": [1], "/by-task/%": [3, 4],
+        "/by-success/true": [0], "/by-success/false": [1], "/by-success/unknown": [2, 3, 4],
+    }
+
+
+@pytest.mark.parametrize("text", ["..", ".", "a/b", "/", "a\0b", "\n", "x" * 70_000, "\ud800", "\udc80", 7, ["a"]])
+def test_hostile_instructions_are_one_directory(text: Any) -> None:
+    paths = [path for path in links_of([{"language_instruction": text}]) if path.startswith("/by-task/")]
+    (path,) = paths
+    (_, _, name, number) = path.split("/")
+    assert number == "000000" and name not in ("", ".", "..") and "\0" not in name
+    assert len(name.encode("utf-8", "surrogateescape")) <= 255
+
+
+def test_tables_without_directories_have_no_links() -> None:
+    table = replace(table_of([{}]), directory=b"")
+    assert list(VIEW.show(table, BlockCache(), ("v",))) == []
+    assert list(VIEW.show(replace(table, records=None), BlockCache(), ("v",))) == []
+
+
+def test_too_many_links_are_left_out() -> None:
+    table = replace(table_of([{}]), rows=MOST + 1)
+    with pytest.raises(TooLarge, match=f"links to {MOST + 1} episodes"):
+        list(VIEW.show(table, BlockCache(), ("v",)))
+
+
+def test_long_tasks_have_the_names_that_they_would_have_as_files() -> None:
+    tasks = ["x" * 300, "x" * 301, "é" * 200, "%" * 100, "\x01" * 70_000, "a/" * 150]
+    names = list(folders_of([{"language_instruction": task} for task in tasks * 2]).directory("by-task").names())
+    assert names == [component(task.encode()) for task in tasks] and len(set(names)) == len(tasks)
+
+
+def test_words_that_take_much_memory_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(by_task, "_allowance", lambda cache: Allowance(1 << 20))
+    tree = folders_of([{"language_instruction": f"{number} {'x' * 200}", "success": True} for number in range(2000)])
+    with pytest.raises(TooLarge, match=r"of memory or more for links, and 1.0M are allowed"):
+        list(tree.directory("by-task").names())
