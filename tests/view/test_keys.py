@@ -65,7 +65,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> MemoryStore:
 
 
 @pytest.mark.parametrize("budget", [64 << 20, 4 << 10], ids=["kept", "spooled"])
-def test_cache_keys_are_plain_and_begin_with_a_version(store: MemoryStore, budget: int) -> None:
+def test_cache_keys_are_plain_and_keep_no_container_alive(store: MemoryStore, budget: int) -> None:
     cache = KeyedCache(budget)
     container = open_container(Opening(store.open(("it",)), cache, store, ("it",)))
     versions = {source.version for source in container.sources}
@@ -74,14 +74,6 @@ def test_cache_keys_are_plain_and_begin_with_a_version(store: MemoryStore, budge
     for key in cache.keys:
         assert isinstance(key, tuple) and key[0] in versions, key
         assert is_plain(key), key
-
-
-@pytest.mark.slow
-def test_cached_blocks_keep_no_container_alive(store: MemoryStore) -> None:
-    cache = KeyedCache(64 << 20)
-    container = open_container(Opening(store.open(("it",)), cache, store, ("it",)))
-    read_all(container.root, cache, container.sources[0].version)
-    assert cache.used
     sources = [weakref.ref(source) for source in container.sources]
     container.close()
     store.held.clear()
