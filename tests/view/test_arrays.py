@@ -1,31 +1,106 @@
-"""Arrays as Zarr: zarr and xarray read what numpy.load reads of the .npy beside it."""
+"""Arrays as NPY files, byte for byte what numpy.save writes, and as Zarr, which zarr and xarray read."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from glassfs.cache import BlockCache
-from glassfs.content import TIME, Array, Beside, Group, Member, Memory, Series, Zeros, members_of
-from glassfs.errors import TooLarge
+from glassfs.content import TIME, Array, Beside, Member, Memory, Series, Unreadable, Zeros, members_of
+from glassfs.errors import Damaged, TooLarge
 from glassfs.sizes import PIECE
-from glassfs.tree import Tree
-from glassfs.tree.build import container_root
 from glassfs.tree.nodes import Directory, File
-from glassfs.view import ViewSet
+from glassfs.view import ViewSet, data_of, file_of
 from glassfs.view.zarr import MOST_CONSOLIDATED, VIEW
-from tests.tree.trees import origin
+from tests.view.views import KEY, PLACE, file_bytes, tree_of
 
-DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16")
+DTYPES = st.one_of(
+    npst.boolean_dtypes(), npst.integer_dtypes(endianness="<"), npst.unsigned_integer_dtypes(endianness="<"),
+    npst.floating_dtypes(endianness="<", sizes=(16, 32, 64)), npst.complex_number_dtypes(endianness="<"),
+    st.sampled_from(["<m8[100ns]", "<M8[100ns]", "<M8[D]", "<U7", "|S5", "|V16"]).map(np.dtype),
+)
+SHAPES = npst.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=6)
+
+
+def saved(array: np.ndarray[Any, Any]) -> bytes:
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # NumPy notes that NPY 2.0 is newer
+        np.save(file, array)
+    return file.getvalue()
+
+
+@given(DTYPES, SHAPES, st.data())
+@settings(deadline=None)
+def test_file_equals_what_numpy_saves(dtype: np.dtype[Any], shape: tuple[int, ...], data: st.DataObject) -> None:
+    size = int(np.prod(shape, dtype=int)) * dtype.itemsize
+    raw = data.draw(st.binary(min_size=size, max_size=size))
+    array = np.frombuffer(raw, dtype).reshape(shape) if size else np.zeros(shape, dtype)
+    content = Array(KEY, Memory(raw), dtype.descr[0][1], shape)
+    assert file_bytes(content, ".npy") == saved(array)
+
+
+@pytest.mark.parametrize("length", [1, 10**9, 10**18, 10**21, 10**25])
+def test_header_leaves_the_same_space_as_numpy(length: int) -> None:
+    """The first axis may grow to 21 digits; an array of that size cannot be made, its header can."""
+    expected = io.BytesIO()
+    np.lib.format.write_array_header_1_0(expected, {"descr": "<f4", "fortran_order": False, "shape": (length, 3)})
+    header = expected.getvalue()
+    shown = data_of(Array(KEY, Unreadable(12 * length, Damaged("not there")), "<f4", (length, 3)), BlockCache(), PLACE)
+    assert shown.read(0, len(header)) == header
+    assert shown.size == len(header) + 12 * length
+    with pytest.raises(Damaged, match="not there"):
+        shown.read(len(header) - 1, 2)
+
+
+def test_headers_around_the_limit_of_npy_1() -> None:
+    versions = set()
+    for dimensions in range(21_790, 21_850):
+        shape = (1,) * dimensions
+        fields = {"descr": "<f8", "fortran_order": False, "shape": shape}
+        expected = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                np.lib.format.write_array_header_1_0(expected, fields)
+            except ValueError:
+                np.lib.format.write_array_header_2_0(expected, fields)
+        found = file_bytes(Array(KEY, Memory(bytes(8)), "<f8", shape), ".npy")
+        assert found == expected.getvalue() + bytes(8)
+        versions.add(found[6])
+    assert versions == {1, 2}
+
+
+def test_lazy_shape_is_found_when_size_is_needed() -> None:
+    asked: list[int] = []
+
+    def shape() -> tuple[int, ...]:
+        asked.append(1)
+        return (3,)
+
+    content = Array(KEY, Memory(b"abc"), "|u1", shape)
+    data = data_of(content, BlockCache(), PLACE)
+    assert not data.is_sized
+    assert not asked
+    assert data.read(0, data.size) == saved(np.frombuffer(b"abc", "u1"))
+
+
+def test_a_label_stands_before_the_extension() -> None:
+    content = Array(KEY, Memory(bytes(2)), "<i2", (1,), label=".offset_minutes")
+    assert file_of(content, BlockCache(), PLACE).suffix == ".offset_minutes.npy"
+
+
+ZARR_DTYPES = ("|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16")
 TIMES = ("<M8[ns]", "<M8[us]", "<m8[s]", "<m8[100ns]")
 
 
@@ -42,9 +117,7 @@ def content(name: bytes, array: np.ndarray[Any, Any], dtype: str, axis: str = ""
 
 def written(folder: Path, *members: Member) -> Path:
     """What the view makes of contents, as files."""
-    at = origin()
-    root = container_root(Group(b"", lambda: members), replace(at, services=at.services._replace(views=ViewSet(VIEW))))
-    for path, node in Tree(lambda: root).walk():
+    for path, node in tree_of(*members, views=ViewSet(VIEW)).walk():
         place = folder / path[1:]
         if isinstance(node, Directory):
             place.mkdir(exist_ok=True)
@@ -55,14 +128,17 @@ def written(folder: Path, *members: Member) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("dtype", DTYPES + TIMES)
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (1000,), (3, 5), (0, 4), (7, 2, 3)], ids=str)
-def test_every_dtype_and_shape(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+def opened(place: Path) -> Any:
     import zarr
 
+    return zarr.open(place, mode="r")
+
+
+@pytest.mark.parametrize("dtype", ZARR_DTYPES + TIMES)
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (1000,), (3, 5), (0, 4), (7, 2, 3)], ids=str)
+def test_every_dtype_and_shape(dtype: str, shape: tuple[int, ...], tmp_path: Path) -> None:
     expected = values(dtype, shape)
-    place = written(tmp_path, content(b"a", expected, dtype)) / "a.zarr"
-    found = zarr.open(place, mode="r")
+    found = opened(written(tmp_path, content(b"a", expected, dtype)) / "a.zarr")
     assert (found.dtype, found.shape) == (np.dtype(dtype), shape)
     assert np.asarray(found[...]).tobytes() == expected.tobytes()
 
@@ -71,14 +147,12 @@ def test_every_dtype_and_shape(dtype: str, shape: tuple[int, ...], tmp_path: Pat
 def test_the_last_chunk_is_as_large_as_the_others(
     tmp_path_factory: pytest.TempPathFactory, rows: int, width: int,
 ) -> None:
-    import zarr
-
     rows = min(rows, (3 * PIECE) // (4 * width) + 2)
     expected = values("<u4", (rows, width))
     place = written(tmp_path_factory.mktemp("z"), content(b"a", expected, "<u4")) / "a.zarr"
     sizes = {file.stat().st_size for file in (place / "c").rglob("*") if file.is_file()}
     assert len(sizes) == 1 and sizes <= set(range(4 * width, PIECE + 1, 4 * width)) | {4 * width}
-    assert np.array_equal(zarr.open(place, mode="r")[:], expected)
+    assert np.array_equal(opened(place)[:], expected)
 
 
 def test_video_has_a_chunk_for_each_frame(tmp_path: Path) -> None:
@@ -94,7 +168,8 @@ def test_the_arrays_of_a_directory_are_a_group(tmp_path: Path) -> None:
 
     arrays = {"state": values("<i4", (30, 7)), "action": values("<i8", (30, 2)), "square": values("<i2", (4, 4))}
     members = [content(name.encode(), array, array.dtype.str) for name, array in arrays.items()]
-    place = written(tmp_path, *members, Member((b"odd",), Array(b"odd", Memory(b"abc"), "|S3", (1,)))) / "arrays.zarr"
+    place = written(tmp_path, *members, content(b"odd", np.array([b"abc"]), "|S3")) / "arrays.zarr"
+    assert (tmp_path / "odd.npy").exists() and not (tmp_path / "odd.zarr").exists()  # which zarr lacks
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         found = xarray.open_zarr(place)
@@ -107,7 +182,6 @@ def test_the_arrays_of_a_directory_are_a_group(tmp_path: Path) -> None:
 
 def test_steps_are_the_dimension_time(tmp_path: Path) -> None:
     import xarray
-    import zarr
 
     arrays = {"state": (33, 33), "reward": (33,), "action": (33, 2)}
     members = [content(name.encode(), values("<f4", shape), "<f4", TIME) for name, shape in arrays.items()]
@@ -117,7 +191,7 @@ def test_steps_are_the_dimension_time(tmp_path: Path) -> None:
     assert found.sizes["time"] == 33 and all(found[name].dims[0] == "time" for name in arrays)
     assert found["state"].dims == ("time", "n33") and found["bias"].dims == ("n33",)
     assert found["late"].dims == ("n34", "n2")
-    assert zarr.open_array(place / "late.zarr", mode="r").metadata.dimension_names == ("time", "n2")
+    assert opened(place / "late.zarr").metadata.dimension_names == ("time", "n2")
 
 
 @pytest.mark.parametrize(("shape", "dimension"), [((5,), "time"), ((5, 2), "n5")])
@@ -148,21 +222,13 @@ def test_metadata_are_consolidated_as_zarr_does_it(tmp_path: Path, monkeypatch: 
     (tmp_path / "many").mkdir()
     place = written(tmp_path / "many", *members) / "arrays.zarr"
     assert "consolidated_metadata" not in json.loads((place / "zarr.json").read_text())
-    assert MOST_CONSOLIDATED >= 1000 and sorted(zarr.open(place, mode="r").array_keys()) == sorted(said)
-
-
-def test_dtypes_that_zarr_lacks_are_left_out(tmp_path: Path) -> None:
-    place = written(tmp_path, Member((b"odd",), Array(b"odd", Memory(b"abc"), "|S3", (1,))))
-    assert sorted(os.listdir(place)) == ["odd.npy"]
+    assert MOST_CONSOLIDATED >= 1000 and sorted(opened(place).array_keys()) == sorted(said)
 
 
 def test_array_named_like_metadata_is_not_in_the_group(tmp_path: Path) -> None:
-    import zarr
-
-    members = [content(name, values("<i4", (3,)), "<i4") for name in (b"zarr.json", b"a", b"c")]
-    place = written(tmp_path, *members)
-    assert sorted(zarr.open(place / "arrays.zarr", mode="r").array_keys()) == ["a", "c"]
-    assert zarr.open(place / "zarr.json.zarr", mode="r").shape == (3,)
+    place = written(tmp_path, *(content(name, values("<i4", (3,)), "<i4") for name in (b"zarr.json", b"a", b"c")))
+    assert sorted(opened(place / "arrays.zarr").array_keys()) == ["a", "c"]
+    assert opened(place / "zarr.json.zarr").shape == (3,)
 
 
 @pytest.mark.parametrize(("shape", "dtype", "most"), [
