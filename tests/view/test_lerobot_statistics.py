@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +17,7 @@ from glassfs.content import Table
 from glassfs.errors import TooLarge
 from glassfs.view.lerobot import statistics
 from glassfs.view.lerobot.plan import NumberFeature, Plan
-from glassfs.view.lerobot.statistics import NAMES, Pictures, Statistics, aggregate, of_defaults, of_numbers
+from glassfs.view.lerobot.statistics import NAMES, Pictures, Statistics, aggregate, of_numbers
 from glassfs.view.lerobot.stats import EpisodeStatistics
 from tests.view.views import PLACE
 
@@ -47,19 +45,13 @@ def of(values: Values) -> dict[str, Values]:
 
 @settings(max_examples=200)
 @given(numbers)
-def test_moments_are_those_of_numpy(values: Values) -> None:
+def test_moments_are_those_of_numpy_and_quantiles_within_a_bin(values: Values) -> None:
     found, wide = of(values), values.astype(np.float64)
     assert found["min"].tolist() == wide.min(0).tolist()
     assert found["max"].tolist() == wide.max(0).tolist()
     near = 1e-12 * np.abs(wide).max()
     np.testing.assert_allclose(found["mean"], wide.mean(0), 1e-12, near)
     np.testing.assert_allclose(found["std"], wide.std(0), 1e-9, near)
-
-
-@settings(max_examples=200)
-@given(numbers)
-def test_quantiles_are_within_a_bin_of_those_of_numpy(values: Values) -> None:
-    found, wide = of(values), values.astype(np.float64)
     if len(values) == 1:
         for name in QUANTILES:
             assert found[name].tolist() == found["mean"].tolist()
@@ -74,12 +66,7 @@ def test_quantiles_are_within_a_bin_of_those_of_numpy(values: Values) -> None:
 @settings(max_examples=200)
 @given(numbers, st.lists(st.integers(0, 40), max_size=4))
 def test_chunks_change_only_rounding(values: Values, cuts: list[int]) -> None:
-    bounds = [0, *sorted(min(cut, len(values)) for cut in cuts), len(values)]
-
-    def chunks() -> Iterator[Values]:
-        return (values[first:end] for first, end in pairwise(bounds))
-
-    found, whole = named(of_numbers(chunks(), len(values))), of(values)
+    found, whole = named(of_numbers(np.split(values, sorted(cuts)), len(values))), of(values)
     near = 1e-12 * np.abs(values.astype(np.float64)).max()
     for name in NAMES:
         np.testing.assert_allclose(found[name], whole[name], 1e-9, near, err_msg=name)
@@ -130,20 +117,6 @@ def test_moments_of_an_aggregate_are_those_of_all_rows(parts: list[Values]) -> N
     near = 1e-9 * np.abs(rows).max()
     for name in MOMENTS:
         np.testing.assert_allclose(named(found)[name], getattr(rows, name)(0), 1e-9, near, err_msg=name)
-
-
-@pytest.mark.parametrize("frames", [1, 2, 17, 1000])
-def test_default_features_follow_from_lengths(frames: int) -> None:
-    found = of_defaults(5000, frames, 29.97, 7, 3)
-    steps = np.arange(frames).reshape(-1, 1)
-    expected = {
-        "timestamp": (steps / 29.97).astype(np.float32), "frame_index": steps, "index": steps + 5000,
-        "episode_index": np.full_like(steps, 7), "task_index": np.full_like(steps, 3),
-    }
-    assert set(found) == set(expected)
-    for name, values in expected.items():
-        assert found[name].samples == frames
-        np.testing.assert_allclose(found[name].values, of_numbers([values], len(values)).values, 1e-12, 1e-9)
 
 
 @settings(max_examples=50)
