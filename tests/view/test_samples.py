@@ -6,8 +6,10 @@ Of invalid containers what cannot be read raises an error, in that file only.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,34 +31,24 @@ INVALID = {"malformed", "odd", "ambiguous", "upstream-v1"}
 """Folders of invalid containers, of which short runs read one in ten."""
 
 
-def containers(folder: Path) -> dict[str, Path]:
-    """Return all valid containers."""
+def containers(folder: Path, is_chosen: Callable[[set[str]], bool]) -> dict[str, Path]:
+    """Return the containers below a folder that are chosen by the names in their paths."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix not in OTHER_FILES)
-    return {str(path.relative_to(folder)): path for path in paths if "malformed" not in path.parts}
+    return {str(path.relative_to(folder)): path for path in paths if is_chosen({*path.parts})}
 
 
-SMALL = containers(DATA)
-OFTEN = {*list(SMALL)[::3]}
-"""One of three containers, sorted by format, which are checked at all levels."""
-OTHERS = {name: path for name, path in containers(SAMPLES).items() if name not in SMALL}
-PARAMETERS = [
-    pytest.param(path, id=name, marks=[] if name in OFTEN else pytest.mark.slow)
-    for name, path in (SMALL | OTHERS).items()
-]
+def parameters(found: dict[str, Path], often: int) -> list[Any]:
+    """Return containers to test, of which short runs have one of ``often``, and no bomb."""
+    return [
+        pytest.param(path, id=name, marks=[pytest.mark.slow] * (number % often > 0 or "bomb" in name))
+        for number, (name, path) in enumerate(found.items(), 1)
+    ]
 
 
-def broken() -> list[Path]:
-    """Return the invalid containers among the samples."""
-    paths = (path for path in sorted(SAMPLES.rglob("*")) if path.is_file() and path.suffix not in OTHER_FILES)
-    return [path for path in paths if INVALID & {*path.parts}]
-
-
-INVALID_PARAMETERS = [
-    pytest.param(
-        path, id="/".join(path.parts[-3:]), marks=[pytest.mark.slow] * (number % 10 > 0 or "bomb" in path.stem),
-    )
-    for number, path in enumerate(broken())
-]
+SMALL, LARGE = (containers(folder, lambda names: "malformed" not in names) for folder in (DATA, SAMPLES))
+OTHERS = {name: path for name, path in LARGE.items() if name not in SMALL}
+PARAMETERS = parameters(SMALL, 3) + parameters(OTHERS, sys.maxsize)
+BROKEN = parameters(containers(SAMPLES, lambda names: bool(INVALID & names)), 10)
 
 
 @pytest.fixture(params=PARAMETERS)
@@ -106,9 +98,7 @@ def derived(path: Path) -> Iterator[tuple[str, File]]:
                 yield place, node
 
 
-@pytest.mark.parametrize("path", [
-    *INVALID_PARAMETERS, *(pytest.param(one.values[0], id=one.id, marks=pytest.mark.slow) for one in PARAMETERS),
-])
+@pytest.mark.parametrize("path", [*BROKEN, *parameters(SMALL | OTHERS, sys.maxsize)])
 def test_tree_is_unchanged_by_views(path: Path) -> None:
     try:
         plain = open_tree(path, cache_size=BUDGET)
