@@ -113,13 +113,13 @@ def truths(raw: bytes) -> Model:
     return booleans(Memory(raw), len(raw)), bytes(byte != 0 for byte in raw)
 
 
-LEAVES = st.one_of(
-    st.integers(0, 30).map(lambda count: (Counted(count), struct.pack(f"<{count}q", *range(count)))),
-    st.binary(max_size=80).map(truths),
-    st.binary(max_size=80).map(lambda raw: (Memory(raw), raw)),
-    st.builds(rendered, st.binary(max_size=80), CACHES, st.booleans()),
-    blocked(), converted(), gathered(),
-)
+LEAVES: dict[str, st.SearchStrategy[Model]] = {
+    "counted": st.integers(0, 30).map(lambda count: (Counted(count), struct.pack(f"<{count}q", *range(count)))),
+    "truths": st.binary(max_size=80).map(truths),
+    "stored": st.binary(max_size=80).map(lambda raw: (Memory(raw), raw)),
+    "rendered": st.builds(rendered, st.binary(max_size=80), CACHES, st.booleans()),
+    "blocked": blocked(), "converted": converted(), "gathered": gathered(),
+}
 
 
 def concatenated(parts: list[Model]) -> Model:
@@ -132,8 +132,8 @@ def sliced(part: Model, a: float, b: float) -> Model:
     return Slice(data, start, end - start), raw[start:end]
 
 
-MODELS = st.recursive(
-    LEAVES,
+COMPOSITIONS = st.recursive(
+    st.one_of(*LEAVES.values()),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4).map(concatenated), st.builds(sliced, inner, st.floats(0, 1), st.floats(0, 1)),
     ),
@@ -141,12 +141,14 @@ MODELS = st.recursive(
 )
 
 
-@given(MODELS, st.integers(0, 1 << 30), st.sampled_from([10, PIECE]))
+@pytest.mark.parametrize("kind", [*LEAVES, "compositions"])
+@given(st.data(), st.integers(0, 1 << 30), st.sampled_from([10, PIECE]))
 @settings(deadline=None)
-def test_any_composition_is_its_bytes(model: Model, seed: int, piece: int) -> None:
+def test_data_are_their_bytes(kind: str, drawn: st.DataObject, seed: int, piece: int) -> None:
     """Also if a part is longer than a piece, of which it is then made."""
+    data, expected = drawn.draw(LEAVES.get(kind, COMPOSITIONS))
     with patch("glassfs.content.parts.PIECE", piece):
-        check_ranges(*model, random.Random(seed))
+        check_ranges(data, expected, random.Random(seed))
 
 
 def test_records_are_the_same_without_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
