@@ -89,3 +89,4 @@ def test_number_of_steps_decides_what_is_a_signal(steps: int | None, columns: li
 def test_without_signals_there_are_no_steps() -> None:
     found = list(with_recording(lambda: [Member((b"x",), Blob(b"x", Memory(b"")))], dict))
     assert [type(member.content) for member in found] == [Blob, Recording]
+    assert list(with_recording(list, dict)) == []

@@ -380,6 +380,14 @@ def test_hostile_names_are_safe_and_distinct() -> None:
     assert not any(set(name) & {*"/%{}\n"} for name in found)
 
 
+def test_several_actions_are_joined() -> None:
+    signals = Signal("action/arm", "<f8", 3), Signal("action/gripper", "<f4", None), Signal("next_obs/x", "<f4", 1)
+    plan = plan_of(Features(signals, ()))
+    found = {one.name: (one.dtype, one.length) for one in plan.columns}
+    assert found == {"action": ("<f4", 4), "action.arm": ("<f4", 3), "action.gripper": ("<f4", 1)}
+    assert plan.omitted == ()
+
+
 def test_closed_containers_are_in_no_shared_dataset(folder: Path) -> None:
     folder.chmod(0o755)
     for number in range(3):
