@@ -43,7 +43,7 @@ def visit(content: Content) -> None:
 def _read(content: Content) -> list[Content]:
     """Read a bounded part of a content, and return the contents inside it."""
     if isinstance(content, Series):
-        return [content.item(number) for number in range(min(content.count, MOST_ITEMS))]
+        return [content.item(number) for number in content.numbers[:MOST_ITEMS]]
     if isinstance(content, Collection):
         return [member.content for member in islice(members_of(content), MOST_MEMBERS)]
     if isinstance(content, Table):

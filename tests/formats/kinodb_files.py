@@ -102,7 +102,7 @@ def images_of(group: Group) -> list[Member]:
         content = member.content
         if isinstance(content, Series):
             digits = content.digits
-            numbered = [((*member.name, b"%0*d" % (digits, n)), content.item(n)) for n in range(content.count)]
+            numbered = [((*member.name, b"%0*d" % (digits, n)), content.item(n)) for n in content.numbers]
             found += [Member(*pair) for pair in numbered]
         elif not isinstance(content, (Video, Omitted)):
             found.append(member)

@@ -87,7 +87,7 @@ def read_all(root: Any, cache: BlockCache, version: str) -> int:
     count = 0
     for name, content in walk(root):
         folder = folder_of(content)
-        frames = [] if folder is None else [folder.item(number) for number in range(folder.count)]
+        frames = [] if folder is None else [folder.item(number) for number in folder.numbers]
         for number, one in enumerate([content, *frames]):
             data = data_of(one, cache, (version, name, number))
             half = data.size // 2

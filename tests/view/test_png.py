@@ -241,7 +241,7 @@ def test_video_frames_are_images(dtype: str, shape: tuple[int, ...], modality: s
     values = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, shape).astype(dtype)
     series = folder_of(Array(KEY, Memory(values.tobytes()), dtype, shape, modality=modality))
     assert series is not None
-    assert (series.count, series.digits) == (shape[0], 6)
+    assert (series.numbers, series.digits) == (range(shape[0]), 6)
     for number in range(shape[0]):
         frame = values[number]
         if len(shape) == 4 and shape[3] not in (1, 3, 4):
