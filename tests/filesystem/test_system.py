@@ -128,13 +128,6 @@ def test_only_exact_names_are_there(robot: GlassfsFileSystem) -> None:
     assert not robot.exists(f"{STATE}/below") and not robot.isfile("episodes") and not robot.isdir(STATE)
 
 
-def test_requested_views_are_listed(place: Path) -> None:
-    fs = GlassfsFileSystem(place / "robot.kdb", views="parquet+jsonl")
-    assert {"episodes.parquet", "episodes.jsonl"} < set(fs.ls("", detail=False))
-    (found,) = fs.glob("episodes/1/*.parquet")
-    assert found == "episodes/1/steps.parquet"
-
-
 def test_ranges_work_like_slices(robot: GlassfsFileSystem, place: Path) -> None:
     whole = robot.cat_file(STATE)
     numbers = [None, 0, 1, 100, len(whole) - 1, len(whole), len(whole) + 5, -1, -100, -len(whole), -len(whole) - 5]

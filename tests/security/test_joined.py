@@ -100,9 +100,7 @@ def write_deep(source: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("closed", ["folder/run.kdb", "folder"])
 def test_closed_containers_leave_joined_tables_within_a_second(shared: Shared, source: Path, closed: str) -> None:
-    """The kernel caches the look-up for half a second; the table is checked every 0.4 seconds. The snapshot is valid
-    for much longer.
-    """
+    """A look-up is cached for half a second, the table is checked every 0.4 seconds; snapshots last much longer."""
     write_take(source / "open.kdb", "open")
     write_take(make_folder(source / "folder") / "run.kdb", SECRET)
     write_deep(source)
