@@ -14,7 +14,7 @@ import pytest
 from glassfs.filesystem import GlassfsFileSystem
 from tests.conftest import Scale
 from tests.filesystem.conftest import ranges, write_values
-from tests.library.test_sessions import forked
+from tests.helpers import in_fork
 
 LONGEST_PICKLE = 2000
 
@@ -60,14 +60,15 @@ def test_a_forked_process_opens_its_own_tree(place: Path, files: dict[str, bytes
     assert fs.cat_ranges(*zip(*wanted, strict=True)) == [files[name][start:end] for name, start, end in wanted]
     file = fs.open("notes.txt")
 
-    def child() -> None:
+    def child() -> bool:
         nonlocal fs
         assert fs.cat_ranges(*zip(*wanted, strict=True)) == [files[name][start:end] for name, start, end in wanted]
         assert GlassfsFileSystem(place).exists("robot.kdb") and pickle.loads(pickle.dumps(fs)) == fs
         del fs
         gc.collect()
+        return True
 
-    assert forked(child) == 0
+    assert in_fork(child)
     assert fs.cat_file("notes.txt") == file.read() == b"plain\n"
 
 

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 
 from glassfs.filesystem import GlassfsFileSystem
-from tests.library.test_sessions import forked
+from tests.helpers import in_fork
 from tests.optional import package
 from tests.remote.s3 import Bucket, S3Server
 
@@ -71,10 +71,11 @@ def test_pickles_and_forked_processes_open_it_again(options: dict[str, Any], rob
     expected = robot.cat_ranges(names, 0, None)
     assert there.cat_ranges(names, 0, None) == expected
 
-    def child() -> None:
+    def child() -> bool:
         nonlocal there
         assert there.cat_ranges(names, 0, None) == pickle.loads(pickled).cat_ranges(names, 0, None) == expected
         del there
+        return True
 
-    assert forked(child) == 0
+    assert in_fork(child)
     assert there.cat_file(names[0]) == expected[0]
