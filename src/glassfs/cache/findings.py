@@ -50,7 +50,7 @@ class Kept:
 
     def add(self, name: bytes, value: bytes) -> None:
         self.values[name] = value
-        self.size += _ITEM.size + len(name) + len(value)
+        self.size += _size(name, value)
 
 
 class Findings:
@@ -86,7 +86,7 @@ class Findings:
         kept = self._of(stamp)
         now = time.monotonic()
         with self._lock:
-            if name in kept.values or kept.size + len(value) > MOST_OF_CONTAINER:
+            if name in kept.values or kept.size + _size(name, value) > MOST_OF_CONTAINER:
                 return
             kept.add(name, value)
             if not self._changed:
@@ -141,6 +141,10 @@ class Findings:
 
 def _key(stamp: str, version: str) -> Key:
     return xxhash.xxh128_digest(f"findings\0003\0{version}\0{sys.byteorder}\0{stamp}".encode())
+
+
+def _size(name: bytes, value: bytes) -> int:
+    return _ITEM.size + len(name) + len(value)
 
 
 def _packed(kept: Kept) -> bytes:
