@@ -55,16 +55,14 @@ def command(
     """
     measure = Measure(HASH * has_hash + STATISTICS * has_statistics, partial(_measured, has_hash, has_statistics))
     # Most sizes recur: rows take less memory as the text of those of one size than each for itself.
-    by_size: defaultdict[str, bytearray] = defaultdict(bytearray)
+    by_size: defaultdict[int | None, bytearray] = defaultdict(bytearray)
     failures = 0
     with opened_sources(sources, connection) as opened:
         for found, error in _fill(by_size, opened, measure):
             name = found or name_of(sources[0])
             complain(f"{name}: {reason_of(error, name)}")
             failures += not isinstance(error, LeftOut)
-    texts = [
-        by_size[size] for size in sorted(by_size, key=lambda size: int(size.replace("null", "-1")), reverse=True)
-    ]
+    texts = [by_size[size] for size in sorted(by_size, key=lambda size: -1 if size is None else size, reverse=True)]
     if as_json or not sys.stdout.isatty():
         sys.stdout.buffer.writelines(texts)
     else:
@@ -84,7 +82,7 @@ def _measured(has_hash: bool, has_statistics: bool, content: Stored) -> Sequence
 
 
 def _fill(
-    by_size: defaultdict[str, bytearray], opened: Sources, measure: Measure,
+    by_size: defaultdict[int | None, bytearray], opened: Sources, measure: Measure,
 ) -> Iterator[tuple[str, GlassfsError]]:
     """Add the line of each array to those of its size. Yield names and errors of what cannot be read."""
     assert isinstance(opened.overview, Joins)
@@ -100,12 +98,12 @@ def _fill(
             for one in pieces:
                 yield from ((name, error) for error in one.errors)
                 piece = one.piece
-                columns = values_of(piece)
-                texts = [*map(_texts, columns)]
-                texts[2] = [*map(shape, columns[2])]
-                form = ", ".join(f'"{key}": %s' for key in (CONTAINER, POSITION, *dict(piece.columns)))
-                for row in zip(repeat(container), range(first, first + piece.rows), *texts, strict=False):
-                    by_size[row[5]] += f"{{{form % row}}}\n".encode()
+                columns = dict(zip(dict(piece.columns), values_of(piece), strict=True))
+                texts = (map(shape, values) if key == "shape" else _texts(values) for key, values in columns.items())
+                rows = zip(repeat(container), range(first, first + piece.rows), *texts, strict=False)
+                form = ", ".join(f'"{key}": %s' for key in (CONTAINER, POSITION, *columns))
+                for size, row in zip(columns[STORED], rows, strict=True):
+                    by_size[size] += f"{{{form % row}}}\n".encode()
                 first += piece.rows
         except GlassfsError as error:
             yield name, error
