@@ -92,8 +92,7 @@ def parsed(source: Source, offset: int, size: int, allowance: Allowance, what: s
     allowance.take(size * wide + OBJECT // 4 * sum(map(raw.count, b'",[{')), what)
     try:
         found: dict[str, Any] = json.loads(
-            raw.decode(), object_pairs_hook=_checked, parse_constant=_no_constant,
-            parse_int=_number if b"-0" in raw else int,
+            raw.decode(), object_pairs_hook=_checked, parse_constant=_no_constant, parse_int=_number,
         )
         if b"\\u" in raw:
             json.dumps(found, ensure_ascii=False).encode()
