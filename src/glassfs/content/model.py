@@ -361,6 +361,11 @@ class Series(Content):
     sizes: Callable[[int, int], Iterable[int]] | None = None
     is_uniform: bool = False
 
+    @property
+    def has_files(self) -> bool:
+        """Whether its contents are neither groups nor links."""
+        return not (self.has_groups or self.has_links)
+
 
 Collection: TypeAlias = Group | Fields | Series
 """Contents that hold other contents."""

@@ -279,7 +279,7 @@ class SeriesDirectory(Settled):
     def _shaped(self) -> tuple[str, str]:
         """Return the pattern of all names, and the suffix in it, and keep both as ``_shape``."""
         series, suffix = self._series, ""
-        if series.numbers and not (series.has_groups or series.has_links):
+        if series.numbers and series.has_files:
             suffix = file_of(series.item(series.numbers[0]), self.origin.services.cache, ()).suffix
         self._shape = _shape(series.digits, suffix)
         return self._shape
@@ -319,14 +319,13 @@ class SeriesDirectory(Settled):
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
         series, origin, numbers = self._series, self.origin, self._series.numbers[start:stop]
-        is_of_files = not (series.has_groups or series.has_links)
-        sizes: Iterable[int | None] | None = self._sizes(start, stop) if is_of_files else repeat(None)
+        sizes: Iterable[int | None] | None = self._sizes(start, stop) if series.has_files else repeat(None)
         if sizes is None:
             yield from super().facts(start, stop)
             return
         # Making contents and nodes would take several times as long.
         pattern, parent = (self._shape or self._shaped())[0].encode(), self.ino
-        mode = origin.file_mode if is_of_files else origin.directory_mode if series.has_groups else Symlink.mode
+        mode = origin.file_mode if series.has_files else origin.directory_mode if series.has_groups else Symlink.mode
         all_sizes = iter(sizes)
         for at in range(0, len(numbers), FACTS_AT_ONCE):
             names = [pattern % number for number in numbers[at : at + FACTS_AT_ONCE]]
