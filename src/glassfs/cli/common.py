@@ -132,7 +132,7 @@ def hinting(names: Sequence[str]) -> Iterator[None]:
     if any(map(is_url, names)):
         from glassfs.source.remote.options import demand_plain
 
-        for name in filter(is_url, names):
+        for name in names:
             demand_plain(name)
     try:
         yield
