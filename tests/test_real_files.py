@@ -75,7 +75,7 @@ def test_values_are_as_written(shown: Path, name: str) -> None:
             continue
         for path, expected in files.items():
             found = seen(path, expected, read(shown / container / path))
-            assert repr(found) == repr(expected), f"{container}: {path}"  # which tells 1 from 1.0, and 0.0 from -0.0
+            assert repr(found) == repr(expected), f"{container}: {path}"  # 1 differs from 1.0, and 0.0 from -0.0
     assert sum(len(files or ()) for files in containers.values()) > 100
 
 

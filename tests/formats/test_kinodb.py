@@ -77,7 +77,7 @@ def test_documents(tmp_path: Path) -> None:
     second, third = (kdb.document(data, f"episodes/{position}/meta/episode") for position in (1, 2))
     assert math.isnan(second["fps"]) and second["success"] is True and second["total_reward"] == -math.inf
     assert third["success"] is None and third["total_reward"] is None and third["position"] == 2
-    assert third["fps"] == 1e-45  # subnormal: one digit tells it from other float32
+    assert third["fps"] == 1e-45  # subnormal: one digit distinguishes it from other float32
 
 
 # Opening

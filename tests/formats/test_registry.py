@@ -1,4 +1,4 @@
-"""What holds for all formats: how they are told apart, other files, names, malformed samples, and reads that fail."""
+"""What holds for all formats: how they are recognized, other files, names, malformed samples, and reads that fail."""
 
 from __future__ import annotations
 

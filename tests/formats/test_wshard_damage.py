@@ -435,8 +435,8 @@ def test_descriptors_that_run_out_are_no_verdict(place: str) -> None:
 
 def test_a_part_that_is_a_link_is_refused_by_name(manifest: Path) -> None:
     part = manifest.with_name("long_chunk_0001.wshard")
-    part.rename(manifest.with_name("elsewhere"))
-    part.symlink_to("elsewhere")
+    part.rename(manifest.with_name("moved"))
+    part.symlink_to("moved")
     reason = r"part 1, 'long_chunk_0001.wshard': cannot be opened: is not a regular file \(link\)"
     with pytest.raises(Refused, match=reason):
         open_path(manifest)

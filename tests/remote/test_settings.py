@@ -115,7 +115,7 @@ def test_missing_host_of_a_bucket_is_named(url: str, options: dict[str, str], ho
 
     server = server_of(parsed(url), Connection(**({"key": "key", "secret": "c2VjcmV0"} | options)))  # type: ignore[arg-type]
     assert isinstance(server, ObjectServer)
-    error = server.failure(GenericError("dns error: http://elsewhere.example has no address"))
+    error = server.failure(GenericError("dns error: http://another.example has no address"))
     assert error.reason == f"there is no host {host}; -o endpoint=URL names another server"
     assert isinstance(error, Retryable)
 

@@ -372,7 +372,7 @@ def test_names_that_an_outline_cannot_have(names: tuple[bytes, ...]) -> None:
             Outline(names[:collections], names[collections:])
 
 
-# Facts: what a listing tells of all children, without making more than has to be.
+# Facts: what a listing reports of all children, without making more than has to be.
 
 
 CONTENTS: dict[str, Callable[[Data], Content]] = {
@@ -430,7 +430,7 @@ def test_facts_of_long_series(count: int) -> None:
 
 
 def test_facts_read_nothing() -> None:
-    """A size that takes reading is left out; the nodes of a folder with contents of all kinds tell the others."""
+    """A size that takes reading is left out; the nodes of a folder with contents of all kinds report the others."""
     def unread() -> None:
         raise AssertionError("read")
 
