@@ -294,6 +294,22 @@ def test_file_of_a_killed_writer_is_refused_with_the_reason(tmp_path: Path, is_s
             assert opened["x"].shape == (1_000,)
 
 
+def test_verify_reads_only_what_is_stored_of_terabytes_of_fill_value(tmp_path: Path) -> None:
+    path = tmp_path / "made.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("none", (1 << 40,), ">f8", fillvalue=2.5)
+        file.create_dataset("zeros", (1 << 40,), "u1")
+        for name, filters in (("plain", {}), ("zipped", {"compression": "gzip"})):
+            made = file.create_dataset(name, (1 << 20, 1 << 20), ">i8", chunks=(64, 64), **filters)
+            made[0, :64] = made[1 << 19, 1 << 19] = made[-1, -1] = 7
+        last = made.id.get_chunk_info(2)
+    assert run("verify", path).status == 0
+    flip(path, last.byte_offset + 10)
+    found = run("verify", path)
+    assert found.status == 1
+    assert [line.split(": ")[1] for line in found.lines] == ["zipped.npy"]
+
+
 def test_object_that_cannot_be_described_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "made.h5"
     with h5py.File(path, "w", libver="latest") as file:

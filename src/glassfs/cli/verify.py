@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -15,6 +14,7 @@ from typing import TypeAlias
 
 import click
 
+from glassfs import work
 from glassfs.cli.common import reason_of
 from glassfs.cli.completion import connection_option, json_option, progress_option, sources_argument
 from glassfs.cli.layouts import layout_option
@@ -61,8 +61,8 @@ def command(
             click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
     with stoppable(can_resume=bool(plan.report)), bar, batch(plan, bar, show) as run:
-        work = Verification(connection, plan.threads, show if run.workers is None else None)
-        for found, outcome in run.outcomes(search.all(), work):
+        verification = Verification(connection, plan.threads, show if run.workers is None else None)
+        for found, outcome in run.outcomes(search.all(), verification):
             if run.workers is not None:
                 for fault in outcome.faults:
                     show(found.name, fault)
@@ -118,7 +118,7 @@ class Verification:
 
 def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding]:
     unlisted: list[_Finding] = []
-    is_over = threading.Event()
+    reading = work.derived()
 
     def on_omitted(path: str, one: Omission) -> None:
         fault = fault_of(one.error, source, path[1:])
@@ -135,17 +135,16 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
                 yield path[1:], node.file  # what is in it may leave out some of its bytes
                 unlisted.extend(_faults_of_checks(node, path[1:], source))
 
-    fault_in = partial(_fault_in, source, is_over)
+    fault_in = partial(_fault_in, source)
     if threads == 1:
         yield from filter(None, map(fault_in, files()))
     else:
-        pool, all_files = ThreadPoolExecutor(threads), files()
+        pool, all_files = ThreadPoolExecutor(threads, initializer=work.begin, initargs=(reading,)), files()
         try:
             while some := list(islice(all_files, 256)):
                 yield from filter(None, pool.map(fault_in, some))
         finally:  # also if the consumer stops early
-            # Files that are being read are given up at the next piece.
-            is_over.set()
+            reading.cancel()
             pool.shutdown(cancel_futures=True)
     yield from unlisted
 
@@ -160,8 +159,8 @@ def _faults_of_checks(one: Container | NestedDirectory, place: str, source: str)
         yield _finding(place, error, source)
 
 
-def _fault_in(source: str, is_over: threading.Event, named: tuple[str, File]) -> _Finding | None:
-    """Return why a file cannot be read completely or has invalid contents; None once ``is_over``."""
+def _fault_in(source: str, named: tuple[str, File]) -> _Finding | None:
+    """Return why a file cannot be read completely or has invalid contents."""
     path, file = named
     if isinstance(file.content, Image) and file.data.location() is None:
         return None  # a frame of an array that is read as a whole
@@ -169,10 +168,12 @@ def _fault_in(source: str, is_over: threading.Event, named: tuple[str, File]) ->
         data = file.content.data if isinstance(file.content, Stored) else file.data
         if not data.size:  # what no reader of a file asks for: it may be the size that is wrong
             data.read_into(memoryview(bytearray()), 0)
-        for position in range(0, file.size, PIECE):
-            if is_over.is_set():
-                return None
-            file.read(position, PIECE)
+        pieces: Iterator[bytes] = (file.read(position, PIECE) for position in range(0, file.size, PIECE))
+        parts = data.written()
+        if parts is not None:  # an array of terabytes may have a few stored chunks; the others are fill value
+            pieces = chain(islice(pieces, 1), chain.from_iterable(part.pieces() for part in parts))
+        for _ in pieces:
+            work.check()
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
     except (GlassfsError, OSError) as error:

@@ -60,6 +60,10 @@ class Data(ABC):
         """Return the stored bytes of the part that has the byte at ``offset``, if they are not contiguous in all."""
         return None
 
+    def written(self) -> Iterator[Data] | None:
+        """Yield the parts that are stored, if most of the bytes are not stored anywhere; None for all other data."""
+        return None
+
     def read(self, offset: int, size: int) -> bytes:
         buffer = bytearray(size)
         self.read_into(memoryview(buffer), offset)
@@ -139,6 +143,9 @@ class Zeros(SizedData):
     """``size`` zero bytes."""
 
     __slots__ = ()
+
+    def written(self) -> Iterator[Data]:
+        return iter(())
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         for start in range(0, len(buffer), PIECE):

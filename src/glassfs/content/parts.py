@@ -10,7 +10,7 @@ import sys
 import threading
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -229,6 +229,9 @@ class Converted(SizedData, Made):
 
     def location(self) -> Location | None:
         return self._data.location()
+
+    def written(self) -> Iterator[Data] | None:
+        return self._data.written()
 
     def make(self, first: int, count: int) -> bytes | memoryview:
         start = first * self._stored

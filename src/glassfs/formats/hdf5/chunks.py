@@ -54,7 +54,7 @@ class ChunkIndex:
 
     def find(self, first: int, count: int = 1) -> list[StoredChunk | None]:
         """Return ``count`` chunks from number ``first`` on, None for those that are not stored. Raises Damaged."""
-        end = self._data.size // RECORD.size
+        end = len(self)
         # In most datasets all chunks are stored, and each record is at the place of its number.
         is_there = first < end and self._number(first) == first
         start = first if is_there else bisect_left(range(end), first, key=self._number)
@@ -62,6 +62,13 @@ class ChunkIndex:
         # As numbers rise, the records of the next ``count`` chunks are among so many records from here on.
         known = {number: StoredChunk(*chunk) for number, *chunk in RECORD.iter_unpack(records)}
         return [known.get(number) for number in range(first, first + count)]
+
+    def __len__(self) -> int:
+        return self._data.size // RECORD.size
+
+    def __iter__(self) -> Iterator[StoredChunk]:
+        for records in self._data.pieces():
+            yield from (StoredChunk(*chunk) for _, *chunk in RECORD.iter_unpack(records))
 
     def _number(self, at: int) -> int:
         return int.from_bytes(self._data.read(at * RECORD.size, 8), "little")
@@ -258,10 +265,15 @@ class Chunked(Grid):
         """Return the data of ``count`` chunks from number ``first`` on. Raises Damaged."""
         elements = prod(self.steps)
         return [
-            filled(self._fill, elements) if stored is None
-            else chunk_data(self._source, self._cache, self.filters, elements * self.item, stored)
+            filled(self._fill, elements) if stored is None else self._stored(stored)
             for stored in self._index.find(first, count)
         ]
+
+    def _stored(self, chunk: StoredChunk) -> Data:
+        return chunk_data(self._source, self._cache, self.filters, prod(self.steps) * self.item, chunk)
+
+    def written(self) -> Iterator[Data] | None:
+        return map(self._stored, self._index) if 2 * len(self._index) < prod(self.grid) else None
 
     def encoded(self, offset: int) -> Encoded | None:
         """Return the stored bytes of all chunks with one place on the first axis."""
@@ -312,6 +324,9 @@ class Slabs(Grid):
 
     def encoded(self, offset: int) -> Encoded | None:
         return self._chunked.encoded(offset)
+
+    def written(self) -> Iterator[Data] | None:
+        return self._chunked.written()
 
     def _block(self, number: int) -> Rendered:
         size = prod(self.steps) * self.item
