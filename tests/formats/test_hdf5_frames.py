@@ -152,6 +152,14 @@ def test_times_of_a_zone_end_with_z_in_csv(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("layout", ["fixed", "table"])
+def test_an_index_of_periods_is_called_ordinals(tmp_path: Path, layout: str) -> None:
+    frame = pd.DataFrame({"x": [0.5, 1.5]}, pd.period_range("2020-01", periods=2, freq="M", name="month"))
+    write_hdf(tmp_path / "made.h5", frame, key="df", format=layout)
+    with views_of(tmp_path / "made.h5") as opened:
+        assert frame_of(opened["df.parquet"]).to_dict("list") == {"month.ordinal": [600, 601], "x": [0.5, 1.5]}
+
+
 @pytest.mark.parametrize("layout", ["table", "fixed"])
 def test_series_of_pandas_are_tables(tmp_path: Path, layout: str) -> None:
     for name in ("number", "zoned"):

@@ -41,14 +41,21 @@ _IN_THIS_FILE.set_elink_fapl(h5p.create(h5p.FILE_ACCESS))
 """External links lead nowhere: otherwise they lead to paths in this file, as its file object opens all files."""
 _MEANINGS = b"encoding-type", b"pandas_type", b"colnames"
 """Attributes that say what a group is: of AnnData, of pandas, of NWB."""
-_PYTABLES = "TABLE", "ARRAY", "CARRAY", "EARRAY"
+_PYTABLES = "TABLE", "ARRAY", "CARRAY", "EARRAY", "VLARRAY"
 """Values of CLASS in files of PyTables."""
 _LAYOUTS = {h5d.COMPACT: "compact", h5d.CONTIGUOUS: "contiguous", h5d.CHUNKED: "chunked", h5d.VIRTUAL: "virtual"}
 
 
 def open_container(file: RemoteFile) -> Handler:
     """Return what answers requests on the container. Raises OSError if libhdf5 cannot open it."""
-    return _Container(file)
+    try:
+        return _Container(file)
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        # "Unable to synchronously open file (truncated file: …)": what is in parentheses says what is wrong.
+        reason = _reason(error).partition(" (")[2].removesuffix(")") or _reason(error)
+        raise OSError(f"cannot be opened by libhdf5: {reason}") from error
 
 
 class _Page:
@@ -259,7 +266,7 @@ class _Container:
         for part in path:
             name = part.encode("latin-1")
             if found.links.get_info(name).type != h5l.TYPE_HARD:
-                raise ValueError("is no object of this file")
+                raise ValueError(f"has no object /{'/'.join(path)}: a link of that name leads out of its group")
             found = h5o.open(found, name)
         self._opened = path, found
         return found
@@ -324,7 +331,7 @@ def _described_dataset(dataset: Any, attributes: int, has_sizes: bool) -> dict[s
     if layout == "contiguous" and properties.get_external_count():
         layout = "external"
     marked = _marked(dataset, (b"CLASS",)) if attributes else ""
-    bits = "b" if marked in _PYTABLES else "u"  # as PyTables stores booleans
+    bits = "b" if marked in _PYTABLES else "u"  # as PyTables stores booleans; what it calls times have values
     found: dict[str, Any] = {
         "layout": layout, "type": described_type(kind, 0, bits), "size": kind.get_size(), "stored": 0,
         "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from h5py import h5t
 
-from glassfs.sandbox.hdf5_values import native, text_of
+from glassfs.sandbox.hdf5_values import TIMES, native, text_of
 
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
@@ -50,6 +50,9 @@ def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
     if code in (_VLEN, _ARRAY):
         base = described_type(kind.get_super(), depth + 1, bits)
         return _made_of("rows", base) if code == _VLEN else _made_of("array", base, kind.get_array_dims())
+    if code == h5t.TIME and bits == "b" and kind.get_size() in TIMES:
+        shown = TIMES[kind.get_size()]
+        return {"class": "number", "stored": None, "shown": shown, "name": shown}
     if code in (_OPAQUE, h5t.TIME):
         return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "time", "shown": f"|V{kind.get_size()}"}
     if code == _REFERENCE:

@@ -6,6 +6,7 @@ workers import this module.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,37 @@ _unregister.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_i
 for _name in (b"ibo", b"ibo(opt)"):
     # These swap the bytes of integers, and lose the sign of those that have fewer bits than their bytes.
     _unregister(-1, _name, -1, -1, None)
+
+
+TIMES = {4: "<i4", 8: "<f8"}
+"""The dtype of PyTables' times by their size: seconds, those of 64 bits with a fraction."""
+
+
+def _register_times(size: int, order: str) -> Any:
+    """Have the library convert times of PyTables, and return what has to be kept for that.
+
+    Those of 64 bits are stored as seconds in the upper and microseconds in the lower half.
+    """
+    def convert(_: int, __: int, command: Any, count: int, stride: int, ___: int, at: int) -> int:
+        if command[0] == 1:  # H5T_CONV_CONV; the others need nothing
+            step = stride or size
+            raw: Any = (ctypes.c_char * (step * count)).from_address(at)
+            stored = np.ndarray((count,), f"{'<' if order == 'LE' else '>'}i{size}", raw, 0, (step,))
+            values = stored if size == 4 else 1e-6 * stored.astype("<i4") + (stored >> 32)
+            np.ndarray((count,), TIMES[size], raw, 0, (step,))[:] = values
+        return 0
+
+    # The first arguments of ``H5T_conv_t``; those behind the values are not needed.
+    numbers, command = (ctypes.c_int64, ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
+    made = ctypes.CFUNCTYPE(ctypes.c_int, *numbers, command, *(ctypes.c_size_t,) * 4)(convert)
+    kinds = getattr(h5t, f"UNIX_D{8 * size}{order}"), h5t.py_create(np.dtype(TIMES[size]))
+    _library.H5Tregister(0, b"time", *(ctypes.c_int64(kind.id) for kind in kinds), made)
+    return made
+
+
+_KEPT = [_register_times(size, order) for size in TIMES for order in ("LE", "BE")]
+# The library also calls what it knows when the process ends, after Python.
+atexit.register(_unregister, -1, b"time", -1, -1, None)
 
 
 def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int], list[bytes]]:

@@ -41,6 +41,8 @@ from glassfs.source import Source
 
 NAN = "nan"
 """What pandas writes instead of a missing text, unless an attribute says something else."""
+PERIODS = b".ordinal"
+"""Behind the name of an index of periods, of which a file has the numbers since 1970: those of months, for example."""
 _NONE = "N."
 """The pickle of None, as PyTables stores it."""
 _TIME = re.compile(r"(datetime|timedelta)64(?:\[(ns|us|ms|s)(?:, .*)?\])?")
@@ -265,6 +267,8 @@ def _table_columns(group: FrameGroup) -> list[Column]:
             if one.item != size:
                 data = Gathered(data, number * one.item, one.item, size, rows)
             key = _shown_key(shown, name)
+            if is_index and what == "integer" and "freq" in more:
+                key += PERIODS
             is_category = facts.get(f"{name}_meta") == "category"
             if is_category and b"meta" not in group.members:  # as all values are missing
                 codes = Array(key, data, one.shown, (rows,))
@@ -348,6 +352,8 @@ def _index(group: FrameGroup, name: bytes, rows: int) -> Column | None:
     facts, count = group.attributes(name), group.rows(name)
     called = facts.get("name")
     key = _key(called) if isinstance(called, str) and called != _NONE else b"index"
+    if facts.get("index_class") == "period":
+        key += PERIODS
     made = group.column(name, NAN.encode())
     if made is None:
         return None

@@ -104,7 +104,7 @@ class Steps:
             if column.dtype == plan.BOOLEAN:
                 np.not_equal(read, 0, out=target)
             else:
-                with np.errstate(over="ignore"):
+                with np.errstate(over="ignore", invalid="ignore"):  # signaling NaN
                     target[...] = read
             at += length
 
