@@ -44,6 +44,16 @@ def test_instructions_are_words_without_quotation_marks(tmp_path: Path, stored: 
         assert {row["language_instruction"] for row in opened.episodes()} == {shown}
 
 
+def test_robosuite_names_robot_and_rate_in_env_info(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "demo.hdf5", "w") as file:
+        file["data/demo_1/actions"], file["data/demo_1/states"] = np.zeros((3, 7)), np.zeros((3, 32))
+        file["data"].attrs["env"] = "Lift"
+        file["data"].attrs["env_info"] = json.dumps({"robots": ["Panda"], "control_freq": 20})
+    with glassfs.open(tmp_path / "demo.hdf5") as opened:
+        row = next(iter(opened.episodes()))
+        assert [row[name] for name in ("env_name", "embodiment", "fps")] == ["Lift", "Panda", 20]
+
+
 def test_splits_are_named_in_the_table_and_by_lerobot(tmp_path: Path) -> None:
     path = write_robomimic(tmp_path / "lift.hdf5")
     with h5py.File(path, "a") as file:
