@@ -156,7 +156,7 @@ class RowReader:
         if self._calls is None:
             yield from pieces
             return
-        probe = partial(file.location.store.entry, file.location.path)
+        probe = file.location.entry
         while True:
             with self._cache.memory.waiting():  # or the other thread would wait for memory that this one reserves
                 found = self._calls.call(file.location, file.volume, partial(self._next, pieces), probe)

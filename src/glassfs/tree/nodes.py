@@ -108,9 +108,8 @@ def _access(permissions: int, uid: int, gid: int) -> Access:
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common. Never changed.
 
-    ``identity`` differs between versions; a folder has no versions, and its identity is its file id. For
-    ``volume`` and ``has_other_names`` see ``Entry``. Times are nanoseconds since 1970. ``file_mode`` is the mode of
-    files; ``directory_mode`` that of directories in a container: a user who may read the container may search them.
+    ``identity`` differs between versions; that of a folder is its file id. For ``volume`` and ``has_other_names`` see
+    ``Entry``. Times are nanoseconds since 1970. Directories in a container may be searched by all who may read it.
     """
 
     identity: str

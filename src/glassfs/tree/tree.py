@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
-from glassfs.tree.draft import DEEPEST
+from glassfs.tree.build import DEEPEST
 from glassfs.tree.nodes import Directory, File, Node, Settled, entered
 from glassfs.tree.omissions import Omission
 

@@ -21,9 +21,8 @@ from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.lerobot import meta
 from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, datasets_of
-from glassfs.view.lerobot.frames import data_file
-from glassfs.view.lerobot.stats import EpisodeStatistics
-from glassfs.view.lerobot.videos import VideoFile
+from glassfs.view.lerobot.files import VideoFile, data_file
+from glassfs.view.lerobot.statistics import EpisodeStatistics
 
 NAME = b"lerobot"
 
