@@ -47,10 +47,7 @@ class OpenNested:
 
 
 class Services(NamedTuple):
-    """The services that the nodes of one tree share; ``views`` are the derived views that are shown.
-
-    ``nested`` opens the container in a directory of that name, inode number and origin.
-    """
+    """What the nodes of a tree share. ``nested`` opens the container in a directory of that name, inode and origin."""
 
     cache: BlockCache
     listings: Listings[Children]
@@ -301,10 +298,7 @@ class Directory(Node):
 
 
 class Settled(Directory):
-    """A directory of a container. Its children never change; each has a number, its index in the listing.
-
-    A child can be made from its number at any time, and again after eviction.
-    """
+    """A directory of a container. Its children never change, and can be made from their index in the listing."""
 
     __slots__ = ()
 
@@ -395,7 +389,7 @@ def entered(find: Callable[[], Node]) -> Node:
 
 
 def held_by_names(node: Node) -> int:
-    """Return the bytes that the names of a child hold, and a long description of its type."""
+    """Return the bytes that the names of a child hold, and the description of its type."""
     size = getsizeof(node.name)
     if isinstance(node, Symlink):
         size += getsizeof(node.target)

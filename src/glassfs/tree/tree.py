@@ -47,8 +47,7 @@ class Tree:
             raise NotFound(error.reason, error.source, path) from None
 
     def node(self, path: str) -> Node:
-        """Return the node at a normal path (see ``normal``); a presumed directory is not parsed. Raises as ``lookup``.
-        """
+        """Return the node at a path as of ``normal``; a presumed directory is not parsed. Raises as ``lookup``."""
         try:
             try:
                 return self._walked(path)

@@ -171,10 +171,7 @@ class ContainerDirectory(Standing):
 
 
 class Folder(Directory):
-    """A folder of a store, mirrored.
-
-    Names that can be shown unchanged are; others that come out equal are numbered.
-    """
+    """A folder of a store, mirrored. Names that can be shown unchanged are; others that come out equal are numbered."""
 
     __slots__ = ("_at", "containers", "is_mount_root", "location")
 

@@ -1,9 +1,8 @@
 """The page of a table whose rows describe things: the episodes of a container or of a folder, or the containers there.
 
-Rows link to the pages of episodes, or to the directories of other things. There is a row for each, up to MOST_ROWS and
-MOST_BYTES. It is made when its size is first needed, with one block of records in memory at a time. All
-containers have the same page, with the rows in ``data.js``. The page of a folder has the rows in itself, since a folder
-contains other files and its ``data.js`` could be any of them. Any thread.
+Rows, up to MOST_ROWS and MOST_BYTES, link to the pages of episodes, or to the directories of other things. They are
+made when the size is first needed, one block of records at a time. All containers have the same page, with the rows in
+``data.js``. That of a folder has them in itself, as its ``data.js`` could be any file. Any thread.
 """
 
 from __future__ import annotations

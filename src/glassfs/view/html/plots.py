@@ -1,9 +1,8 @@
 """The values of an episode for its page: ``data.js``, base64 of at most POINTS numbers for each channel.
 
-The size follows from the columns of the steps and their lengths alone; reading the file reads the values. Of more steps
-than POINTS, each stretch is reduced to its minimum and maximum, so that no outlier is lost; of very many, only the
-first steps of each stretch are read, and the page says so. A damaged column is marked as damaged; the others stay
-readable. Any thread.
+The size follows from the columns and their lengths alone. Of more steps than POINTS, each stretch is reduced to its
+minimum and maximum; of very many, only the first steps of each stretch are read, and the page says so. A damaged column
+is marked as damaged; the others stay readable. Any thread.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ def of_numbers(chunks: Iterable[NDArray[Any]], rows: int) -> Statistics:
     """Return the statistics of a feature of numbers in one episode. Raises ValueError if there are no rows.
 
     ``chunks`` yields arrays [n, dimensions] of bool, integers or floats, ``rows`` rows in all. Takes memory for one
-    chunk, its values in float64, and twice ``MOST_BYTES``. The quantiles of more bytes are those of every second row,
-    third row … Values that are not finite do not count; a dimension that has no others has zeros, as JSON has no NaN.
+    chunk, its values in float64, and twice ``MOST_BYTES``, beyond which quantiles are those of every second row, third
+    row … Values that are not finite do not count; a dimension without others has zeros, as JSON has no NaN.
     """
     import numpy as np
 
@@ -228,8 +228,8 @@ def aggregate(parts: Sequence[Statistics]) -> Statistics:
     return Statistics(int(counts.sum()), together)
 
 
-def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) -> dict[str, Statistics]:
-    """Return the statistics of the five features that every dataset has, for one episode.
+def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) -> Sequence[Statistics]:
+    """Return the statistics of the features that every dataset has (``plan.DEFAULTS``), for one episode.
 
     ``first`` is the number of its first frame in the dataset. All follows from these numbers, without a pass.
     """
@@ -237,13 +237,7 @@ def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) ->
 
     indices, timestamps = _of_steps(frames, fps)
     zeros = Statistics(frames, np.zeros_like(indices.values))
-    return {
-        "timestamp": timestamps,
-        "frame_index": indices,
-        "episode_index": _moved(zeros, episode),
-        "index": _moved(indices, first),
-        "task_index": _moved(zeros, task),
-    }
+    return timestamps, indices, _moved(zeros, episode), _moved(indices, first), _moved(zeros, task)
 
 
 @lru_cache(1024)
@@ -371,7 +365,7 @@ class EpisodeStatistics:
         for episode in range(first, end):
             start, length = dataset.starts[episode], dataset.length(episode)
             of_episode = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
-            defaults.append(_as_numbers(of_episode.values()))
+            defaults.append(_as_numbers(of_episode))
         inside = np.concatenate(found)[first - pieces[lowest] :][: end - first]
         return np.hstack([inside, defaults])
 
