@@ -17,7 +17,7 @@ from glassfs.content import Array, Blob, Column, Content, Counted, Member, Memor
 from glassfs.content.join import Joined
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
-from glassfs.view.html import episode, escape, listing, page, plots
+from glassfs.view.html import episode, listing, page, plots
 from tests.view.pages import Page, files, listed, page_of, plotted, recording, table
 from tests.view.videos import flat, raw, stored, video
 from tests.view.views import Noted, array_column, whole
@@ -43,7 +43,7 @@ def shown(text: str) -> str:
 @settings(max_examples=300)
 @example("".join(map(chr, range(256))))
 def test_text_in_html_stays_text(text: str) -> None:
-    made = escape.html(text)
+    made = page.html(text)
     assert not set(made) & set("<>\"'`\0\r")
     found = Page(f'<p title="{made}">{made}</p>'.encode())
     assert found.tags == [("p", {"title": shown(text)})]
@@ -53,7 +53,7 @@ def test_text_in_html_stays_text(text: str) -> None:
 @given(st.recursive(TEXTS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3)))
 @settings(max_examples=200)
 def test_values_in_scripts_stay_values(value: object) -> None:
-    made = escape.script(value)
+    made = page.script(value)
     assert not set(made.decode()) & set("<>&\u2028\u2029\0\n\r")
 
     def expected(value: object) -> object:
@@ -70,7 +70,7 @@ def test_values_in_scripts_stay_values(value: object) -> None:
                 min_size=1, max_size=4))
 @settings(max_examples=200)
 def test_address_of_any_name_is_a_path_below_the_page(parts: list[bytes]) -> None:
-    made = escape.address(parts, ".mp4")
+    made = page.address(parts, ".mp4")
     assert re.fullmatch(r"\./[A-Za-z0-9_.~%/-]+", made)
     steps = made.split("/")[1:]
     assert ".." not in steps and "." not in steps and "" not in steps

@@ -28,7 +28,7 @@ from glassfs.tree import Tree
 from glassfs.tree.containers.containers import ContainerSettings
 from glassfs.tree.sources.sources import Sources
 from glassfs.view import chosen, mp4
-from glassfs.view.lerobot import stats
+from glassfs.view.lerobot import statistics
 from glassfs.view.lerobot.plan import LONGEST_NAME, plan_of
 from glassfs.view.lerobot.statistics import NAMES, of_numbers
 from tests.formats.hdf5_files import write_aloha
@@ -257,7 +257,7 @@ def test_sizes_are_known_without_statistics(folder: Path, monkeypatch: pytest.Mo
     write(folder / "a.kdb", "pick", "place")
     with open_tree(folder, views="lerobot") as tree:
         with monkeypatch.context() as patch:
-            patch.setattr(stats, "of_numbers", None)
+            patch.setattr(statistics, "_of_episode", None)
             size = tree.file(f"/lerobot/arm/{EPISODES}").size
         assert len(bytes_of(tree, f"/lerobot/arm/{EPISODES}")) == size
 

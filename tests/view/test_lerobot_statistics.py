@@ -17,8 +17,7 @@ from glassfs.content import Table
 from glassfs.errors import TooLarge
 from glassfs.view.lerobot import statistics
 from glassfs.view.lerobot.plan import NumberFeature, Plan
-from glassfs.view.lerobot.statistics import NAMES, Pictures, Statistics, aggregate, of_numbers
-from glassfs.view.lerobot.stats import EpisodeStatistics
+from glassfs.view.lerobot.statistics import NAMES, EpisodeStatistics, Pictures, Statistics, aggregate, of_numbers
 from tests.view.views import PLACE
 
 Values = np.ndarray[Any, Any]

@@ -64,9 +64,9 @@ class Gap(NamedTuple):
 class FileSnapshot:
     """The ``files`` below some starts, sorted by path, and ``gaps`` for what is left out.
 
-    Left out are folders that cannot be listed, that hang, or are too deep, what exceeds the ``allowance`` of memory or
-    of time, and in remote stores files whose names are not those of containers. If ``is_strict``, ``is_public`` is
-    certain even if another process exchanges folders meanwhile.
+    Left out are folders that cannot be listed, hang or are too deep, and what exceeds the ``allowance`` of memory or
+    the time. In remote stores only names of containers count. If ``is_strict``, ``is_public`` is certain even if
+    another process exchanges folders meanwhile.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class FileSnapshot:
         """Take a start and everything below it; return whether there is time and memory for more."""
         path, location, _ = start
         try:
-            entry = self._calls.call(location, "", lambda: location.store.entry(location.path))
+            entry = self._calls.call(location, "", lambda: location.entry())
         except GlassfsError as error:
             self.gaps.append(Gap(path, error))
             return True
@@ -177,9 +177,8 @@ def _listed_surely(folder: Branch, is_mount_root: bool) -> tuple[bool, Listed]:
 def closed_files(files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]], calls: TimedCalls) -> set[str]:
     """Return the paths of the public files that not every user can reach and read any more.
 
-    ``parts`` are the further files of their containers, by path. If another file has replaced one, the owner must be
-    the same: another user may have had no right to read the rows that were read before. Files on a disk that does not
-    answer keep their rights until it does.
+    ``parts`` are the further files of their containers, by path. A file that replaced one must have the same owner, as
+    another one may have had no right to read the rows. Files on a disk that does not answer keep their rights.
     """
     closed: set[str] = set()
     by_volume: dict[str, list[SnapshotFile]] = {}
@@ -204,7 +203,7 @@ def _closed_of(files: Iterable[SnapshotFile], parts: Mapping[str, Sequence[Path]
     @cache
     def is_open(location: Location, needed: int) -> bool:
         try:
-            return location.store.entry(location.path).permissions & needed == needed
+            return location.entry().permissions & needed == needed
         except _GONE:
             return False
 
@@ -240,9 +239,9 @@ def expected_tables(
 ) -> list[str]:
     """Return the names of the joined tables to which files may give rows, without opening them as containers.
 
-    The tree remembers the formats of files that were opened. For others the suffix decides, and where it promises no
-    rows, ``kept_of``, which returns the tables of rows that an earlier process found. For a few local files whose
-    suffixes belong to no format, the first bytes are read; of the rest of these nothing is expected.
+    The tree knows this of files that were opened. For others the suffix decides; where it promises no rows,
+    ``kept_of``, which returns the tables of rows that an earlier process found; and for a few local files without a
+    suffix of a format, the first bytes.
     """
     names: set[str] = set()
     seldom: list[SnapshotFile] = []

@@ -1,11 +1,10 @@
 """The tables over all containers below a root, and their views beside what is in that root.
 
-A root lists the tables that have rows. Before their rows are read, these are the ones that the formats of the files
-below should give rows to, or that the catalogue has rows of; a table is found by the names of its views if it has rows,
-or if the root may have listed it.
+A root lists the tables that have rows; before these are read, those that should have some by the formats of the files
+or by the catalogue. A table is found by the names of its views if it has rows, or if the root may have listed it.
 
-A snapshot of the files below is taken on demand. It is valid for at least a second, and for ten times as long as taking
-it took. Any thread: callers that need the same snapshot wait for one of them, and no others wait.
+A snapshot of the files is taken on demand, and valid for at least a second, and for ten times as long as taking it
+took. Any thread: callers that need the same snapshot wait for one of them.
 """
 
 from __future__ import annotations
@@ -273,8 +272,7 @@ def joined_of(node: Directory, name: str) -> Table | None:
 
 
 def tables_with_rows(node: Directory) -> Sequence[str]:
-    """Return the names of the joined tables to which a container, or those below a folder, give rows, of arrays if they
-    may give some.
+    """Return the names of the joined tables to which a container, or those below a folder, give rows, or may (arrays).
     """
     if isinstance(node, (ContainerDirectory, NestedDirectory)):
         container = node.opened().container

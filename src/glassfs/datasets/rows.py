@@ -39,8 +39,8 @@ from glassfs.work import Work
 class TablePiece(NamedTuple):
     """Piece ``number`` of a container's rows for the joined table ``table``, and whether every user may read it.
 
-    ``directory`` is that of what the rows describe. ``parts`` are the paths of its further files. ``errors`` name what
-    of the container is left out here, LeftOut for what glassfs does not support.
+    ``directory`` is that of what the rows describe, ``parts`` are the paths of its further files. ``errors`` name what
+    is left out.
     """
 
     table: str
@@ -53,10 +53,9 @@ class TablePiece(NamedTuple):
 
 
 class RowReader:
-    """One pass over the rows of many files. A file that hangs raises DeviceFailed if there are timed ``calls``.
+    """One pass over the rows of many files: of the table of arrays if it ``is_of_arrays``, else of all other tables.
 
-    The rows are those of the table of arrays if the pass ``is_of_arrays``, else those of all other tables. What is
-    measured of arrays, with a ``measure``, is not kept in the catalogue.
+    With timed ``calls`` a file that hangs raises DeviceFailed. What a ``measure`` finds is not kept in the catalogue.
     """
 
     at_once = 500
@@ -156,7 +155,7 @@ class RowReader:
         if self._calls is None:
             yield from pieces
             return
-        probe = partial(file.location.store.entry, file.location.path)
+        probe = file.location.entry
         while True:
             with self._cache.memory.waiting():  # or the other thread would wait for memory that this one reserves
                 found = self._calls.call(file.location, file.volume, partial(self._next, pieces), probe)

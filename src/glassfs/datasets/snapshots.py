@@ -30,9 +30,8 @@ from glassfs.formats.registry import joined_by, joined_names
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source import Path
-from glassfs.tree.build import ContentDirectory
+from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.containers.containers import Containers
-from glassfs.tree.draft import Draft
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode
 from glassfs.view import ViewSet
@@ -41,10 +40,10 @@ _numbers = itertools.count(1)
 
 
 class Snapshot:
-    """The containers below a root at one moment. ``identity`` distinguishes it from all other snapshots.
+    """The containers below a root at one moment; ``state`` is equal for snapshots of the same files.
 
-    If ``is_shared``, the table has only rows that every user can reach and read. ``state`` is equal for snapshots of
-    the same files. ``title`` is the table's. ``on_read`` is called once its rows are known.
+    If ``is_shared``, the table has only rows that every user can reach and read. ``title`` is the table's. ``on_read``
+    is called once its rows are known.
     """
 
     def __init__(

@@ -36,10 +36,9 @@ class TimedCalls:
         self, key: Hashable, volume: str, do: Callable[[], Result], probe: Callable[[], object] | None = None,
     ) -> Result:
         """Return or raise what ``do`` does. Raises DeviceFailed if it times out, or if a call with this key hangs.
-        A call that times out, or whose caller is stopped, is itself stopped where it checks for that.
 
-        Calls that may take long for reasons other than their volume pass a ``probe`` that should return at once. It
-        shows whether the volume is to blame.
+        A call that times out, or whose caller is stopped, is canceled. Calls that may take long for reasons other than
+        their volume pass a ``probe`` that should return at once, and shows whether the volume is to blame.
         """
         with self._lock:
             hanging = self._hanging

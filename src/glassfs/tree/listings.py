@@ -49,11 +49,10 @@ _Key = tuple[Owner, int]
 class Listings(Generic[Children]):
     """Children by directory, up to ``limit`` bytes. Those of retired containers are not cached.
 
-    Children of more than two thirds of the limit are large. They weigh a quarter of it, and count as cached bytes of
-    the memory budget ``memory`` instead: they stay until other bytes are needed there, or ``drop_idle`` finds that they
-    were not used for a while. Of those larger than half of the budget, which count for half of it, only one stays.
-    Those used last are not evicted for other bytes at once, unless they are larger than a quarter of the budget: a
-    directory is listed in many calls.
+    Children of more than two thirds of the limit are large: they weigh a quarter of it, and count as cached bytes of
+    the budget ``memory`` until other bytes are needed there, or ``drop_idle`` finds them unused. They count for half of
+    the budget at most; of those that are larger, one stays. As a directory is listed in many calls, those used last are
+    not evicted for other bytes at once, unless they are larger than a quarter of the budget.
     """
 
     def __init__(self, memory: MemoryBudget, limit: int = LISTING_BYTES) -> None:

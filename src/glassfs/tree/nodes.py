@@ -47,10 +47,7 @@ class OpenNested:
 
 
 class Services(NamedTuple):
-    """The services that the nodes of one tree share; ``views`` are the derived views that are shown.
-
-    ``nested`` opens the container in a directory of that name, inode number and origin.
-    """
+    """What the nodes of a tree share. ``nested`` opens the container in a directory of that name, inode and origin."""
 
     cache: BlockCache
     listings: Listings[Children]
@@ -108,9 +105,8 @@ def _access(permissions: int, uid: int, gid: int) -> Access:
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common. Never changed.
 
-    ``identity`` differs between versions; a folder has no versions, and its identity is its file id. For
-    ``volume`` and ``has_other_names`` see ``Entry``. Times are nanoseconds since 1970. ``file_mode`` is the mode of
-    files; ``directory_mode`` that of directories in a container: a user who may read the container may search them.
+    ``identity`` differs between versions; that of a folder is its file id. For ``volume`` and ``has_other_names`` see
+    ``Entry``. Times are nanoseconds since 1970. Directories in a container may be searched by all who may read it.
     """
 
     identity: str
@@ -302,10 +298,7 @@ class Directory(Node):
 
 
 class Settled(Directory):
-    """A directory of a container. Its children never change; each has a number, its index in the listing.
-
-    A child can be made from its number at any time, and again after eviction.
-    """
+    """A directory of a container. Its children never change, and can be made from their index in the listing."""
 
     __slots__ = ()
 
@@ -396,7 +389,7 @@ def entered(find: Callable[[], Node]) -> Node:
 
 
 def held_by_names(node: Node) -> int:
-    """Return the bytes that the names of a child hold, and a long description of its type."""
+    """Return the bytes that the names of a child hold, and the description of its type."""
     size = getsizeof(node.name)
     if isinstance(node, Symlink):
         size += getsizeof(node.target)

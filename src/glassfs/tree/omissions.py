@@ -35,8 +35,7 @@ class Omission(NamedTuple):
 
 
 def named(omitted: Sequence[Omission | str]) -> list[str]:
-    """Return a line for each of the first members, which may be lines already, and one with the number of the others.
-    """
+    """Return a line for each of the first members, which may be lines already, and one that counts the others."""
     lines = [str(one) for one in omitted[:MOST_NAMED]]
     return [*lines, f"{len(omitted) - MOST_NAMED:,} more"] if len(omitted) > MOST_NAMED else lines
 

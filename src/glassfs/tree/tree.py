@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
-from glassfs.tree.draft import DEEPEST
+from glassfs.tree.build import DEEPEST
 from glassfs.tree.nodes import Directory, File, Node, Settled, entered
 from glassfs.tree.omissions import Omission
 
@@ -47,8 +47,7 @@ class Tree:
             raise NotFound(error.reason, error.source, path) from None
 
     def node(self, path: str) -> Node:
-        """Return the node at a normal path (see ``normal``); a presumed directory is not parsed. Raises as ``lookup``.
-        """
+        """Return the node at a path as of ``normal``; a presumed directory is not parsed. Raises as ``lookup``."""
         try:
             try:
                 return self._walked(path)

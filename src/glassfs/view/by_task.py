@@ -28,10 +28,7 @@ MOST = 100_000
 
 
 class Grouping(NamedTuple):
-    """A directory that has a directory of links for each word. ``word`` returns that of a value in ``column``.
-
-    Words are names of at most 255 bytes.
-    """
+    """A directory that has a directory of links for each word: ``word`` of a value in ``column``, at most 255 bytes."""
 
     name: bytes
     column: str

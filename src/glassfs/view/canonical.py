@@ -1,7 +1,6 @@
 """The views that every tree has: for each content one file and, for videos, a directory of frames.
 
-Each is a function ``content, cache, key → suffix, data`` in the table below. Contents without a file, such as tables,
-only describe others: derived views show them, if at all.
+Contents without a file, such as tables, only describe others: derived views show them, if at all.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from glassfs.view.npy import Npy
 from glassfs.view.png import Png
 
 _View = Callable[[Any, BlockCache, Key], tuple[str, Data]]
+"""Returns the suffix of a content's file, and its bytes."""
 
 
 def _scalar(content: Scalar, cache: BlockCache, key: Key) -> tuple[str, Data]:

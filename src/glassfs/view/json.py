@@ -94,10 +94,7 @@ def _write_object(text: bytearray, members: dict[Any, Any], margin: bytes | None
 
 
 def _written_at_once(members: dict[Any, Any], margin: bytes | None) -> bytes | None:
-    """Return a small object of short keys without objects and lists in it; None if it is another one.
-
-    Takes a third of the time, as most documents are of this kind.
-    """
+    """Return a small object of short keys without objects and lists in it, in a third of the time; None for others."""
     texts = [*members, *(item for item in members.values() if type(item) not in _PLAIN)]
     if set(map(type, texts)) != {str} or len(texts) + sum(map(len, texts)) > SHORT:
         return None

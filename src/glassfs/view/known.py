@@ -1,7 +1,4 @@
-"""What files know of their columns: a tree has many files, so of all of them a limited number of bytes is kept.
-
-Any thread.
-"""
+"""What files know of their columns, of all files of a tree up to a number of bytes. Any thread."""
 
 from __future__ import annotations
 
@@ -17,9 +14,8 @@ Value = TypeVar("Value")
 
 
 class Known(Generic[Value]):
-    """What one file knows, as a whole or of each of its parts.
-
-    ``make``, called with the part, returns it, again after it was dropped. ``cost`` is its memory in bytes.
+    """What one file knows, as a whole or of each of its parts. ``make``, called with the part, returns it, again after
+    it was dropped; ``cost`` is its memory in bytes.
     """
 
     def __init__(self, cache: BlockCache, make: Callable[..., Value], cost: Callable[[Value], int]) -> None:

@@ -1,8 +1,8 @@
 """Images as planes of luma and chroma, 4:2:0, scaled to any size, one strip of rows after another.
 
-BT.601 at full range. Alpha is dropped. Samples of 16 bits are scaled by a range, from black to white. Pixels of the
-right size are read a strip at a time. Images that must be scaled or decoded are held in memory as a whole, up to
-``images.MOST_PIXELS``, which is reserved from the cache. Any thread.
+BT.601 at full range. Alpha is dropped. Samples of 16 bits are scaled by a range, from black to white. Images that must
+be scaled or decoded are held in memory as a whole, which is reserved from the cache; others are read in strips. Any
+thread.
 """
 
 from __future__ import annotations

@@ -146,8 +146,7 @@ class Png(Data):
 def _plan(row: int, inside: int, size: int) -> tuple[list[tuple[slice, bytes]], list[tuple[slice, slice]]]:
     """Return what chunks of ``size`` bytes of rows consist of, beginning ``inside`` bytes after the start of a row.
 
-    Bytes that are the same in all images, at their places: heads, and the filter types of rows. And the places of
-    parts of the pixels, or of short rows. All frames of a video have the same plans.
+    That is bytes that all images have (heads, filter types) at their places, and the places of parts of the pixels.
     """
     fixed: list[tuple[slice, bytes]] = []
     rows: list[tuple[slice, slice]] = []

@@ -21,9 +21,8 @@ class BatchError(GlassfsError):
 class SearchHit(NamedTuple):
     """A file, folder or link that the user named or that is below a named folder.
 
-    ``name`` is its path or URL as it may be shown. Workers find it at ``inner`` in the named ``source``. ``path`` is
-    its path in a tree of everything that was named, where a named file has its own name. ``key`` is its path below the
-    named folder, as stored, independent of where that is mounted. With ``rest``, it is what an outcome has left.
+    ``name`` is its path or URL as shown. Workers find it at ``inner`` in the named ``source``. ``path`` is its path in
+    a tree of all that was named, ``key`` below the named folder, as stored. ``rest`` is what an outcome has left.
     """
 
     name: str
@@ -57,11 +56,10 @@ class Problem(NamedTuple):
 class Outcome(NamedTuple):
     """The result for one item.
 
-    ``data`` is the command's output for the container, in parts if it is large: the next part starts from ``rest``
+    ``data`` is the command's output, ``rows`` table rows, in parts if it is large: the next part starts from ``rest``
     unless that is None. If the container ``is_several`` files, the version of its main file does not cover all of them.
-    ``rows`` is the number of table rows in ``data``. ``fatal`` is why no other item can be processed either. ``tables``
-    are the joined tables to which the container may give rows. ``known`` counts the values of each column in the rows
-    to which a condition was applied.
+    ``fatal`` is why no other item can be processed either. ``tables`` are the joined tables to which it may give rows.
+    ``known`` counts the values of each column in the rows to which a condition was applied.
     """
 
     faults: tuple[Problem, ...] = ()

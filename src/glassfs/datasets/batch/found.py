@@ -1,8 +1,8 @@
 """Find what to work on, and open it in the process that works on it.
 
-The files are those that the user named, and those in and below the folders that the user named. The walk is lazy, a
-folder at a time. Workers open the files: the first bytes decide whether a file is a container; in remote folders its
-name decides beforehand. Links inside are not followed. One thread.
+The files are those that the user named, and those below the folders that the user named, which are walked lazily.
+Workers open the files: the first bytes decide whether a file is a container, in remote folders also its name. Links
+inside are not followed. One thread.
 """
 
 from __future__ import annotations

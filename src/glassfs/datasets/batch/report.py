@@ -2,10 +2,8 @@
 
 A line is ``{"path", "version", "ok", "faults"}``, with ``"omitted"`` if the container has what is not shown, and
 ``"command"`` unless that is ``verify``: a report belongs to one command. A container is recognized by its path, however
-typed, and its version.
-
-Each line is appended at once. A killed program leaves complete lines and at most one incomplete line, which the next
-run removes. A lock on the file ensures a single writer. Each known line takes a few words of memory. One thread.
+typed, and its version. A killed program leaves at most one incomplete line, which the next run removes. A lock on the
+file ensures a single writer. One thread.
 """
 
 from __future__ import annotations

@@ -21,10 +21,7 @@ from glassfs.source import absolute
 
 
 class Shard(NamedTuple):
-    """Part ``number`` (from 0) of ``parts``: a hash of each container's path puts it into exactly one.
-
-    So the part does not depend on the order of a listing, on other files, or on where the folder is mounted.
-    """
+    """Part ``number`` (from 0) of ``parts``: a hash of each container's path below the folder decides."""
 
     number: int = 0
     parts: int = 1
@@ -107,8 +104,8 @@ class BatchRun:
     ) -> Iterator[Done]:
         """Yield the outcomes for all files of this shard. Those in parts require ``is_ordered``.
 
-        An outcome is in the report when the caller asks for the next one, except for containers that could not be
-        examined now: ``--resume`` tries those again. Earlier lines of the report count only if ``is_still`` agrees.
+        An outcome is in the report when the caller asks for the next one, unless the container could not be examined
+        now. Earlier lines of the report count only if ``is_still`` agrees.
         """
         items = self._items(found, is_still)
         workers = self.workers

@@ -36,8 +36,8 @@ def cores() -> int:
 class Workers(AbstractContextManager["Workers"]):
     """An executor of ``width`` tasks at a time. ``lost`` are the exceptions of tasks whose worker ended.
 
-    ``name`` is the address of remote workers. A task that has ended ``tries`` workers is at fault itself. If workers
-    are ``is_remote``, paths must be absolute.
+    A task that has ended ``tries`` workers is at fault itself. ``name`` is the address of remote workers, whose paths
+    must be absolute.
     """
 
     name = ""

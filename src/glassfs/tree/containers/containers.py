@@ -1,12 +1,10 @@
 """The containers of a tree: which files are containers, and what is parsed of them. Any thread.
 
-A file is parsed when a caller asks what it is. The verdict is remembered, parsed contents are cached
-within a memory budget (``weight``), and a lease on the version is found again while anything refers to it, so that its
-contents can be parsed again. ``watcher`` compares leased containers with their stores.
+A file is parsed when a caller asks what it is. The verdict is remembered; parsed contents are cached within a memory
+budget (``weight``), and parsed again from the lease, which is found while anything refers to it.
 
-In a remote store opening each file costs too much, so the file name decides at listing. A possible container gets a
-presumed lease and is parsed when a caller needs its contents. If it turns out to be a plain file, that is its verdict,
-and the caller gets Changed.
+In a remote store the file name decides at listing: a possible container gets a presumed lease and is parsed when a
+caller needs its contents. If it turns out to be a plain file, the caller gets Changed.
 """
 
 from __future__ import annotations
@@ -49,11 +47,10 @@ PRIVATE = "cannot be opened, for a reason that lies in files beside it, which fe
 
 
 class ContainerSettings(NamedTuple):
-    """How a tree opens its containers. Budgets are in bytes.
+    """How a tree opens its containers: ``limit`` is the number of parsed ones, budgets are in bytes.
 
-    ``limit`` and ``budget`` bound the number and the memory of parsed containers. ``views`` are the derived views that
-    are shown. With ``has_catalogue``, rows of containers are also stored in the user's catalogue on disk. ``layout``
-    says with which layouts generic containers are compared (``layouts.known.chosen``).
+    With ``has_catalogue``, rows of containers are also stored in the user's catalogue on disk. ``layout`` chooses the
+    layouts of generic containers (``layouts.known.chosen``).
     """
 
     cache: BlockCache
@@ -68,9 +65,9 @@ class ContainerSettings(NamedTuple):
 class Containers:
     """The containers of one tree.
 
-    ``on_change`` is called, on the thread that noticed, when a container changed and no path leads to its old version.
-    ``on_drop`` is called with a lease after its contents were evicted or exchanged: owners of nodes release them then,
-    which frees the memory, and make them again when needed. Neither may ask for a container, as its lock may be held.
+    ``on_change`` is called, on the thread that noticed, when a container changed and no path leads to its old version;
+    ``on_drop`` with a lease after its contents were evicted or exchanged, so that owners of nodes release them. Neither
+    may ask for a container, as its lock may be held.
     """
 
     def __init__(
@@ -112,14 +109,13 @@ class Containers:
         """Return what is at a location, for ``verdict``, and its bytes if it is a file that ``verdict`` would open."""
         if not location.store.is_remote and self.watcher.known(location) is None:
             return location.store.found(location.path, HEAD, AHEAD)
-        return location.store.entry(location.path), None
+        return location.entry(), None
 
     def verdict(self, location: Location, entry: Entry, at: str, source: Source | None = None) -> ContainerLease | str:
         """Return the lease on the container that the file of that ``entry`` is, or why it is not shown as one.
 
         The reason is "" if it does not look like one. ``at`` is its path in the tree. ``source`` has its bytes if it is
-        open already, and becomes part of the container or is closed. Raises GlassfsError if that cannot be determined
-        now; nothing is remembered then.
+        open already, and is used or closed. Raises GlassfsError, and remembers nothing, if it cannot be read now.
         """
         # Mostly it is remembered, and no lock is taken. With a source it was not, a moment ago.
         verdict = self._remembered(location, entry) if source is None else None
@@ -127,8 +123,7 @@ class Containers:
             return verdict
         unused = [] if source is None else [source]
         try:
-            # One thread finds out, and others of the same file wait for it: parsing it twice would cost more, and give
-            # two leases for one version.
+            # One thread parses a file, and others wait for it: otherwise one version would have two leases.
             return self._parsing.once(
                 location, lambda: self._remembered(location, entry),
                 lambda: self._examined(location, entry, at, unused.pop() if unused else None),
@@ -288,19 +283,18 @@ class Containers:
 
     def leased(self, location: Location, version: Version, at: str) -> ContainerLease:
         """Return the lease on the container of that version at a location. Raises Changed, or why it is none."""
-        lease = self.verdict(location, location.store.entry(location.path), at)
+        lease = self.verdict(location, location.entry(), at)
         if isinstance(lease, str) or lease.version != version:
-            raise Changed("has been replaced by another file", location.store.shown(location.path))
+            raise Changed("has been replaced by another file", location.shown())
         return lease
 
     @contextmanager
     def glimpsed(
         self, location: Location, version: Version,
     ) -> Iterator[tuple[Container, Sequence[tuple[Path, Entry]]]]:
-        """Give the container of that version and the paths and entries of its files, for the duration of the ``with``.
+        """Provide the container of that version, and the paths and entries of its files, without caching anything.
 
-        For passes over many containers: nothing is cached for them, and nothing is evicted. Raises Changed, or why it
-        is not a container.
+        For passes over many containers. Raises Changed, or why it is not a container.
         """
         known = self.watcher.known(location)
         if isinstance(known, ContainerLease) and known.version == version:
@@ -309,7 +303,7 @@ class Containers:
                 yield opened.container, known.files
                 return
         if isinstance(known, Refusal) and known.version == version and not known.reason:
-            raise Unrecognised("is not a container of a known format", location.store.shown(location.path))
+            raise Unrecognised("is not a container of a known format", location.shown())
         opening = self._opening(location, version)
         try:
             container, parts = parse_or_close(opening)

@@ -28,6 +28,13 @@ class Location(NamedTuple):
         """Whether a file here is worth opening: in a remote store only if its suffix says so."""
         return not self.store.is_remote or may_be_container(self.path[-1])
 
+    def entry(self) -> Entry:
+        return self.store.entry(self.path)
+
+    def shown(self) -> str:
+        """Return the location for messages."""
+        return self.store.shown(self.path)
+
     def below(self, *names: str) -> Location:
         return tuple.__new__(Location, (self.store, (*self.path, *names)))  # faster than ``Location``
 
@@ -50,14 +57,13 @@ class Refusal(NamedTuple):
 class ContainerLease(Lease):
     """The lease on one version of the container at ``location``, whose path in the tree is ``at``.
 
-    ``source`` is its own file, ``parts`` are the paths and sources of the others. ``entries`` are those of all when
-    they were compared last, its own first. Its contents can be parsed again from the sources, also after the files were
-    deleted while a reader has acquired the lease. ``tables`` are the joined tables to which it may give rows.
-    ``absent`` are files that it lacks, with their stamps, "" for missing ones: another stamp of one makes it another
-    version.
+    ``source`` is its own file, ``parts`` are the paths and sources of the others, ``entries`` those of all, its own
+    first, when they were compared last. While the lease is acquired, its contents can be parsed again even if the files
+    were deleted. ``tables`` are the joined tables to which it may give rows. ``absent`` are files that it lacks, with
+    their stamps, "" for missing ones: another stamp of one makes it another version.
 
-    Without a ``format`` it is presumed: only its name or its first bytes say that it is a container. Format, tables and
-    further files are unknown until ``settle`` records them.
+    Without a ``format`` it is presumed: only its name or its first bytes say that it is a container, and format, tables
+    and further files are unknown until ``settle`` records them.
     """
 
     __slots__ = ("_paths", "_rounds", "absent", "at", "entries", "format", "identity", "location", "tables")

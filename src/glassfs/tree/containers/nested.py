@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 class NestedContainers:
     """Open nested containers by lease and inode number, up to ``budget`` bytes.
 
-    With the one that was used least recently all in the same outermost container are evicted, as ``on_evict``, called
-    with its lease and under no lock, releases the nodes of all that is in it.
+    Eviction is of all in one outermost container, as ``on_evict``, called with its lease, releases the nodes of all.
     """
 
     def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int, layout: str = "") -> None:

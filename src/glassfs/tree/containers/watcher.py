@@ -26,11 +26,9 @@ REMEMBERED_FILES = 20_000
 class Watcher:
     """What is known of the file at each location, its current lease or why it is no container, and what changes.
 
-    A number of files is remembered; a lease is found as long as anything refers to it.
-
-    ``on_update`` is called with a lease after attributes of its files changed but not their bytes, ``on_retire`` after
-    another version, or none, is at its location. ``on_change`` follows either, and any notification by a store. None
-    of them is called under a lock.
+    A number of files is remembered; a lease is found as long as anything refers to it. ``on_update`` is called with a
+    lease after attributes of its files changed but not their bytes, ``on_retire`` after another version, or none, is at
+    its location; ``on_change`` after either, and after any notification by a store. None is called under a lock.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class Watcher:
         if entry is None or entry.version != lease.version:
             # Another thread may have leased the new version after the caller asked for the entry.
             try:
-                entry = location.store.entry(location.path)
+                entry = location.entry()
             except (NotFound, NotADirectory):
                 entry = None
             except GlassfsError as error:

@@ -43,10 +43,9 @@ Kept = TypeVar("Kept", bound=Opened)
 class OpenContainers(LRU[Key, Kept]):
     """Open containers, up to ``limit`` bytes and ``most`` containers. Any thread.
 
-    Unless a container knows its weight, it is measured when the next one was put here, and later in turn: until then
-    it is not evicted, and most allocate at their first use. ``on_evict`` is called, under no lock, with those evicted
-    for others, and the key of the one that is used now. A container heavier than the whole limit stays until another
-    one comes.
+    Unless a container knows its weight, it is measured when the next one was put here, as most allocate at their first
+    use, and later in turn. ``on_evict`` is called, under no lock, with those evicted for others, and the key of the one
+    that is used now. A container heavier than the whole limit stays until another one comes.
     """
 
     def __init__(

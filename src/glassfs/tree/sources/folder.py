@@ -61,7 +61,7 @@ def node_at(
             reason = error.without_source
             source = None
             try:
-                entry = location.store.entry(location.path)
+                entry = location.entry()
             except (NotFound, NotADirectory):
                 break
         except NotFound:
@@ -109,8 +109,7 @@ def plain_file(
 
 
 def _origin(containers: Containers, entry: Entry, lease: Lease = _NO_LEASE) -> Origin:
-    """Return the origin of a file, folder or link. A folder is the same whatever it contains; a link keeps its target.
-    """
+    """Return the origin of a file, folder or link. A folder is the same whatever it contains."""
     return Origin(
         entry.version if entry.kind in (Kind.FILE, Kind.LINK) else entry.file_id, Access.of([entry]), entry.mtime_ns,
         containers.services, lease, volume=entry.volume, has_other_names=entry.has_other_names,
@@ -172,10 +171,7 @@ class ContainerDirectory(Standing):
 
 
 class Folder(Directory):
-    """A folder of a store, mirrored.
-
-    Names that can be shown unchanged are; others that come out equal are numbered.
-    """
+    """A folder of a store, mirrored. Names that can be shown unchanged are; others that come out equal are numbered."""
 
     __slots__ = ("_at", "containers", "is_mount_root", "location")
 

@@ -57,13 +57,11 @@ class Overview(ABC):
 class Sources:
     """The named sources, each under a name of its own, their ``containers`` and their ``tree``.
 
-    ``reachable`` is the same tree, in which all views are found by their paths. Listings have those of the settings.
+    ``reachable`` is the same tree, in which all views are found by their paths, whatever listings have.
 
-    ``on_change`` is called when something shown has changed; ``refresh`` or ``heard`` then return what. ``on_drop`` is
-    called with the lease of a container whose contents were evicted or exchanged (see ``Containers``).
-
-    ``overview`` makes the overview of several containers, given their starts and a title for them, "" if the user named
-    several sources. Without it, the tree shows only what is in the sources.
+    ``on_change`` is called when something shown has changed; ``refresh`` or ``heard`` then return what. For ``on_drop``
+    see ``Containers``. ``overview`` makes the overview of several containers, given their starts and a title for them,
+    "" if the user named several sources; without it there is none.
 
     Raises Refused or a read error for a source that is not a container or cannot be read.
     """
@@ -131,11 +129,11 @@ class Sources:
         location, at = self.locations[name], self._at(name)
         shown = "" if self._is_single else name
         try:
-            entry = location.store.entry(location.path)
+            entry = location.entry()
             ino = inode(entry.file_id, 0)
             node = node_at(self.containers, location, entry, shown, ino, at, is_mount_root=self._is_single)
             if node is None:
-                raise NotFound("is neither a file nor a folder any more", location.store.shown(location.path))
+                raise NotFound("is neither a file nor a folder any more", location.shown())
         except Unavailable:
             raise
         except GlassfsError as error:
@@ -152,19 +150,18 @@ class Sources:
     def refresh(self) -> list[str]:
         """Compare what is shown with the stores; return the tree paths of what changed, "" for the root.
 
-        If there are very many sources, some are compared in each call. Of folders only their own attributes count,
-        as their listings are not cached. Waits for the stores.
+        Of folders only their own attributes count, as their listings are not cached. Waits for the stores.
         """
         changed = self.containers.refresh()
         if not self._queue:
             self._queue = list(self.locations)
-        # Very many sources take several rounds, so that one round does not delay the notice of changes.
+        # Very many sources take several calls, so that one does not delay the notice of changes.
         names = self._queue[-COMPARED:]
         del self._queue[-COMPARED:]
         for name in names:
             location = self.locations[name]
             try:
-                stamp = _stamp(location.store.entry(location.path))
+                stamp = _stamp(location.entry())
             except (Unavailable, DeviceFailed):
                 continue
             except GlassfsError:
@@ -227,7 +224,7 @@ class Sources:
 
     def _open(self, name: str) -> None:
         location = self.locations[name]
-        entry = location.store.entry(location.path)
+        entry = location.entry()
         self._stamps[name] = _stamp(entry)
         if entry.kind is Kind.FOLDER:
             self.has_folder = True
@@ -356,7 +353,7 @@ def _own(node: Node, name: str, ino: int) -> Node | None:
     location = node.location
     try:
         # The entry of now, as the node may stand for an older version.
-        entry = location.store.entry(location.path)
+        entry = location.entry()
     except GlassfsError:
         return None
     return plain_file(node.containers, location, entry, name, ino) if entry.kind is Kind.FILE else None

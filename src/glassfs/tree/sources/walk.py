@@ -15,8 +15,10 @@ from glassfs import threads
 from glassfs.errors import GlassfsError, Unavailable
 from glassfs.settings import settings
 from glassfs.source import Entry, Kind
+from glassfs.tree.build import DEEPEST as DEEPEST_DIRECTORY
 from glassfs.tree.containers.lease import Location
-from glassfs.tree.draft import DEEPEST as DEEPEST_DIRECTORY
+
+log = logging.getLogger(__name__)
 
 DEEPEST = 64
 """Folders on the way to one, in a walk for a sum or a table over all files."""
@@ -54,8 +56,8 @@ def walk(
 ) -> Iterator[Visit | DeadEnd]:
     """Yield everything below a folder, each folder followed by what is in it, in the order of ``list_folder``.
 
-    A folder is listed when the walk gets there. If ``list_folder`` raises GlassfsError, it is yielded as DeadEnd, and
-    so are folders that have more than ``deepest`` folders on the way to them: servers may have them without end.
+    A folder for which ``list_folder`` raises GlassfsError is yielded as DeadEnd, and so are folders with more than
+    ``deepest`` folders on the way to them: servers may have them without end.
     """
     waiting = [_inside(start, list_folder)]
     while waiting:
@@ -92,8 +94,6 @@ def _inside(folder: Branch, list_folder: Callable[[Branch], Listed]) -> Iterator
         path = f"{folder.path}/{name}" if folder.path else name
         yield Visit(path, folder.location.below(original), entry, folder)
 
-
-log = logging.getLogger(__name__)
 
 class Usage:
     """Call it for the size in bytes of all files at and below ``locations``: the last sum, or the first one so far.
@@ -146,7 +146,7 @@ class Usage:
     def _sizes(self, location: Location) -> Iterator[int]:
         """Yield the sizes of the files at and below a location."""
         try:
-            entry = location.store.entry(location.path)
+            entry = location.entry()
             if entry.kind is Kind.FILE:
                 yield entry.size
                 yield sum(other.size for other in self._made_of(location, entry)[1:])

@@ -1,29 +1,149 @@
 """Tables as CSV (RFC 4180), for spreadsheets, R and programs that read nothing else. UTF-8, lines end with CR LF.
 
 The first line has the names of the columns, those of the Parquet view. Values are exact: ``glassfs.view.csv.cells``
-says how each kind is written. All rows are written in one pass, a step of limited memory at a time, when the size is
-first needed. Any thread.
+says how each kind is written. All rows are written in one pass when the size is first needed: some rows at a time, or
+one in pieces if it is long, in limited memory. Weights are estimates of the bytes that cells take until they are lines.
+Columns of records belong to one pass, all else to any thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Stream, Table
+from glassfs.content import Array, Data, Records, Stream, Table
+from glassfs.content.allowance import held
+from glassfs.content.rows import Offsets, array_rows, runs
 from glassfs.content.table import demand_columns
-from glassfs.errors import TooLarge
+from glassfs.errors import Damaged, TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.csv import cells
-from glassfs.view.csv.columns import CELL, LONG_CELL, TEXT_WEIGHT, RecordColumn, RunColumn, column_of
-from glassfs.view.parquet.columns import Names, layouts_of
+from glassfs.view.parquet.columns import ColumnPlan, Names, plans_of
+from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+CELL = 256
+"""Weight of a cell, and of a value in a list."""
+TEXT_WEIGHT = 32
+"""Weight of a byte of text or Base64."""
+LONG_CELL = 3 << 14
+"""Bytes of a long cell that become text at a time: whole groups of Base64, and whole items of all usual dtypes."""
 RECORDS_MEMORY = 32 << 20
 """Blocks of records of all columns may take this memory in bytes, or as much as the cache if that is more."""
 MOST_VALUES = 1 << 30
 """Limit of values in a table: a pass over more would take about half an hour."""
+
+
+class FixedColumn:
+    """An array with one value for each row, or ``slots`` of them, which become as many columns."""
+
+    def __init__(self, content: Array, slots: int, zone: str) -> None:
+        self._content = content
+        self._end = "Z" if zone else ""
+        self.width = max(1, slots)
+
+    def cells(self, first: int, end: int) -> list[list[Any]]:
+        """Return the cells of the rows ``[first, end)``, one list for each column."""
+        values = array_rows(self._content, first, end).reshape(end - first, self.width)
+        found = [cells.scalars(values[:, slot]) for slot in range(self.width)]
+        return [[cell and cell + self._end for cell in column] for column in found] if self._end else found
+
+
+class RunColumn:
+    """Rows that differ in length, or are long: runs of text, of bytes or of numbers, each of which has a ``weight``."""
+
+    def __init__(self, data: Data, offsets: Offsets, kind: ParquetType) -> None:
+        self._data, self._offsets = data, offsets
+        self._item = kind.stored or 1
+        self.weight = TEXT_WEIGHT if kind in (TEXT, BYTES) else CELL
+        shown = {TEXT: cells.text, BYTES: cells.base64}
+        self._shown: Callable[[Iterator[bytes]], Iterator[str]] = shown.get(kind) or partial(cells.numbers, kind.dtype)
+        """Yields the cell of a run that comes in pieces, in pieces."""
+
+    @property
+    def items(self) -> int:
+        return self._offsets.total
+
+    def weights(self, first: int, end: int) -> NDArray[Any]:
+        """Return the weight of each of the rows ``[first, end)``."""
+        import numpy as np
+
+        return CELL + np.diff(self._offsets.of(first, end)) * float(self.weight)
+
+    def cells(self, first: int, end: int) -> list[list[str]]:
+        bounds: list[int] = (self._offsets.of(first, end) * self._item).tolist()
+        return [["".join(self._shown(iter([raw]))) for raw in runs(self._data, bounds)]]
+
+    def pieces(self, row: int) -> Iterator[str]:
+        """Yield the cell of a row in pieces."""
+        start, end = (self._offsets.of(row, row + 1) * self._item).tolist()
+        step = max(LONG_CELL - LONG_CELL % self._item, self._item)
+
+        def read() -> Iterator[bytes]:
+            for position in range(start, end, step):
+                work.check()
+                yield self._data.read(position, min(step, end - position))
+
+        return self._shown(read())
+
+
+class RecordColumn:
+    """Records, read from the first row to the last of ``rows``. One block is in memory, which takes ``cost`` bytes.
+
+    ``on_load`` is called when another block is.
+    """
+
+    def __init__(self, records: Records, rows: int, on_load: Callable[[], None]) -> None:
+        self._records, self._rows, self._on_load = records, rows, on_load
+        self._values = self._read()
+        self.cost = 0
+
+    @property
+    def most(self) -> int:
+        """The most memory in bytes that a block may take."""
+        return max(map(self._records.cost, range(self._records.blocks)), default=0)
+
+    def cells(self, first: int, end: int) -> list[Iterator[Any]]:
+        """Return the cells of the rows ``[first, end)``, which are the next ones."""
+        return [map(cells.cell, islice(self._values, end - first))]
+
+    def finish(self) -> None:
+        """Raise Damaged if there are rows after those of the table."""
+        if next(self._values, self) is not self:
+            raise self._damage(f"has more rows than the {self._rows} of its table")
+
+    def _read(self) -> Iterator[Any]:
+        count = 0
+        for number in range(self._records.blocks):
+            block = list(self._records.block(number))
+            self.cost = min(self._records.cost(number), sum(map(held, block)))  # rows may share values
+            self._on_load()
+            count += len(block)
+            yield from block
+            del block  # before there is another one
+        if count < self._rows:
+            raise self._damage(f"has {count} rows, but its table has {self._rows}")
+
+    def _damage(self, reason: str) -> Damaged:
+        return Damaged(reason, part=self._records.key.decode("utf-8", "replace"))
+
+
+def column_of(plan: ColumnPlan, rows: int, on_load: Callable[[], None]) -> FixedColumn | RunColumn | RecordColumn:
+    """Return the cells of a column."""
+    content, values, offsets = plan.column.content, plan.values, plan.offsets
+    if isinstance(values, Records):
+        return RecordColumn(values, rows, on_load)
+    if offsets is not None and not plan.slots:
+        return RunColumn(values, offsets, plan.kind)
+    assert isinstance(content, Array)
+    return FixedColumn(content, plan.slots, plan.column.zone)
 
 
 class CsvPass:
@@ -31,11 +151,11 @@ class CsvPass:
 
     def __init__(self, table: Table, cache: BlockCache) -> None:
         self._rows = rows = table.rows
-        layouts = layouts_of(table)
+        plans = plans_of(table)
         taken = Names()
-        names = [name.decode() for layout in layouts for name in layout.names(taken)]
+        names = [name.decode() for plan in plans for name in plan.names(taken)]
         self._header = cells.encoded([names])
-        self._columns = [column_of(layout, rows, self._demand_memory) for layout in layouts]
+        self._columns = [column_of(plan, rows, self._demand_memory) for plan in plans]
         self._runs = [column for column in self._columns if isinstance(column, RunColumn)]
         self._records = [column for column in self._columns if isinstance(column, RecordColumn)]
         self._weight = CELL * (len(names) - len(self._runs))

@@ -17,6 +17,7 @@ Pure functions. Conversions of times raise Damaged beyond 64 bits.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import math
@@ -95,20 +96,38 @@ def scalars(values: NDArray[Any]) -> list[Any]:
         return _times(values)
     if kind in "SU":
         return list(map(cell, values.tolist()))
-    return [base64(value.tobytes()) for value in values]
+    return list(base64(value.tobytes() for value in values))
 
 
-def tokens(values: NDArray[Any]) -> list[str]:
-    """Return the values of an array of one dimension as JSON."""
-    cells = scalars(values)
-    if values.dtype.kind in _BARE_KINDS:
-        return [_QUOTED.get(value) or str(value) for value in cells]
-    is_time = values.dtype.kind == "M"
-    return ["null" if is_time and value == "" else json.line(value).decode() for value in cells]
+def text(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the cell of a text that comes in pieces, in pieces."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for raw in pieces:
+        yield decoder.decode(raw).replace("\0", "\ufffd")
+    yield decoder.decode(b"", final=True)
 
 
-def base64(raw: bytes) -> str:
-    return b64encode(raw).decode()
+def base64(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield the cell of bytes that come in pieces, in pieces."""
+    return (b64encode(raw).decode() for raw in pieces)
+
+
+def numbers(dtype: str, pieces: Iterable[bytes]) -> Iterator[str]:
+    """Yield a list of numbers that comes in pieces, cut between items, as pieces of JSON."""
+    import numpy as np
+
+    separator = "["
+    for raw in filter(None, pieces):
+        values = np.frombuffer(raw, dtype)
+        found = scalars(values)
+        if values.dtype.kind in _BARE_KINDS:
+            tokens = [_QUOTED.get(value) or str(value) for value in found]
+        else:
+            is_time = values.dtype.kind == "M"
+            tokens = ["null" if is_time and value == "" else json.line(value).decode() for value in found]
+        yield separator + ", ".join(tokens)
+        separator = ", "
+    yield "]" if separator == ", " else "[]"
 
 
 def _floats(values: NDArray[Any]) -> list[Any]:

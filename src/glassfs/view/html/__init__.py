@@ -1,7 +1,7 @@
 """Pages that show episodes in a browser, without a server: frames, plots, metadata, and lists of episodes.
 
-``episode`` has the page of one episode, ``plots`` its values, ``listing`` the page of many; ``page`` is what all share,
-``escape`` keeps untrusted text text. Scripts and styles are files of this package, embedded in pages; ``data.js``
+``episode`` has the page of one episode, ``plots`` its values, ``listing`` the page of many; ``page`` is what all
+share, and keeps untrusted text text. Scripts and styles are files of this package, embedded in pages; ``data.js``
 beside a page is loaded by it. Any thread.
 """
 

@@ -18,7 +18,7 @@ from glassfs.errors import LASTING
 from glassfs.view import json
 from glassfs.view.canonical import file_of
 from glassfs.view.contract import Key, Shown
-from glassfs.view.html import escape, page, plots
+from glassfs.view.html import page, plots
 from glassfs.view.mp4 import USUAL_RATE, is_rate
 
 BODY, SCRIPT = "episode.html", "episode.js"
@@ -78,7 +78,7 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
     }
     title = _title(record)
     before, after = page.frame(title, _body(title, record, notes), SCRIPT)
-    return before + escape.script(facts) + after
+    return before + page.script(facts) + after
 
 
 def _left_out(member: Member) -> str:
@@ -113,13 +113,13 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
     shared = len({name[:1] for name, _ in cameras}) == 1 and all(len(name) > 1 for name, _ in cameras)
     facts, left = [], page.BUDGET
     for name, video in cameras[:MOST_CAMERAS]:
-        label = escape.brief(video.title or b"/".join(name[shared:]), page.LONGEST_TEXT)
+        label = page.brief(video.title or b"/".join(name[shared:]), page.LONGEST_TEXT)
         runs, end = _runs(video, left)
         left -= RUN * len(runs) // 2
         if end < video.count:
             notes.append(f"Of {label}, only the frames before {end} are shown.")
         facts.append({
-            "name": label, "folder": escape.address(name) + "/", "video": escape.address(name, ".mp4"),
+            "name": label, "folder": page.address(name) + "/", "video": page.address(name, ".mp4"),
             "count": video.count, "width": video.width, "height": video.height, "digits": DIGITS,
             "suffix": _suffix(video, runs, cache), "runs": runs,
             "fps": video.fps() if callable(video.fps) else video.fps,
@@ -169,21 +169,21 @@ def _title(record: dict[str, Any]) -> str:
 def _body(title: str, record: dict[str, Any], notes: list[str]) -> str:
     """Return the part of the page that needs no script; the script fills in the rest."""
     rows = "".join(page.fitting(
-        f'<tr><th scope="row">{escape.html(_label(name))}</th><td dir="auto">{escape.html(_text(value))}</td></tr>\n'
+        f'<tr><th scope="row">{page.html(_label(name))}</th><td dir="auto">{page.html(_text(value))}</td></tr>\n'
         for name, value in record.items()
     ))
-    items = "".join(f'<li dir="auto">{escape.html(escape.brief(note, page.LONGEST_TEXT))}</li>\n' for note in notes)
+    items = "".join(f'<li dir="auto">{page.html(page.brief(note, page.LONGEST_TEXT))}</li>\n' for note in notes)
     outcomes = {True: '<span class="badge good">succeeded</span>', False: '<span class="badge bad">failed</span>'}
     success = record.get("success")
     return page.PARTS[BODY].format(
-        title=escape.html(escape.brief(title, page.LONGEST_TITLE)), rows=rows, notes=items,
+        title=page.html(page.brief(title, page.LONGEST_TITLE)), rows=rows, notes=items,
         outcome=outcomes[success] if isinstance(success, bool) else "",
-        embodiment=escape.html(_text(record.get("embodiment") or "")),
+        embodiment=page.html(_text(record.get("embodiment") or "")),
     )
 
 
 def _label(name: str) -> str:
-    return _LABELS.get(name) or escape.brief(name.replace("_", " "), page.LONGEST_TITLE).capitalize()
+    return _LABELS.get(name) or page.brief(name.replace("_", " "), page.LONGEST_TITLE).capitalize()
 
 
 def _text(value: Any) -> str:
@@ -194,5 +194,5 @@ def _text(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return repr(value).removesuffix(".0")
-    short = escape.brief(value, page.LONGEST_TEXT)
+    short = page.brief(value, page.LONGEST_TEXT)
     return short if isinstance(short, str) else json.line(short).decode()[:page.LONGEST_TEXT]

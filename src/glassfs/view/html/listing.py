@@ -1,9 +1,8 @@
 """The page of a table whose rows describe things: the episodes of a container or of a folder, or the containers there.
 
-Rows link to the pages of episodes, or to the directories of other things. There is a row for each, up to MOST_ROWS and
-MOST_BYTES. It is made when its size is first needed, with one block of records in memory at a time. All
-containers have the same page, with the rows in ``data.js``. The page of a folder has the rows in itself, since a folder
-contains other files and its ``data.js`` could be any of them. Any thread.
+Rows, up to MOST_ROWS and MOST_BYTES, link to the pages of episodes, or to the directories of other things. They are
+made when the size is first needed, one block of records at a time. All containers have the same page, with the rows in
+``data.js``. That of a folder has them in itself, as its ``data.js`` could be any file. Any thread.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import EPISODES, Memory, Records, Stream, Table
 from glassfs.content.join import Joined
 from glassfs.view.contract import Key, Shown
-from glassfs.view.html import escape, page
+from glassfs.view.html import page
 
 BODY, SCRIPT = "list.html", "list.js"
 PLACE = "place"
@@ -48,10 +47,10 @@ def _around(table: str, has_data: bool) -> tuple[bytes, bytes]:
     is_of_episodes = table == EPISODES
     thing = "episode" if is_of_episodes else "row"
     words = {
-        "Things": f"{thing}s".capitalize() if is_of_episodes else escape.brief(table, page.LONGEST_TITLE),
+        "Things": f"{thing}s".capitalize() if is_of_episodes else page.brief(table, page.LONGEST_TITLE),
         "things": f"{thing}s", "a thing": f"{'an' if is_of_episodes else 'a'} {thing}", "table": table,
     }
-    body = page.PARTS[BODY].format(**{placeholder: escape.html(word) for placeholder, word in words.items()})
+    body = page.PARTS[BODY].format(**{placeholder: page.html(word) for placeholder, word in words.items()})
     return page.frame(words["Things"], body, SCRIPT, has_data)
 
 
@@ -64,12 +63,12 @@ def _pieces(table: Table, records: Records, cache: BlockCache, before: bytes, af
         lines: list[bytes] = []
         with cache.measuring(records.cost(number)):
             for record in records.block(number):
-                short = {name: escape.brief(value, page.LONGEST_TEXT) for name, value in record.items()}
+                short = {name: page.brief(value, page.LONGEST_TEXT) for name, value in record.items()}
                 if isinstance(table, Joined):
-                    short[PLACE] = escape.brief(table.path_of(record), 2 * page.LONGEST_TEXT)
+                    short[PLACE] = page.brief(table.path_of(record), 2 * page.LONGEST_TEXT)
                 # Most rows have the names of the first one. They are lists of values, which take fewer bytes.
                 names = names or list(short)
-                lines.append(escape.script(list(short.values()) if list(short) == names else short) + b",\n")
+                lines.append(page.script(list(short.values()) if list(short) == names else short) + b",\n")
                 left -= len(lines[-1])
                 is_cut = left < 0 or rows + len(lines) > MOST_ROWS
                 if is_cut:
@@ -87,11 +86,11 @@ def _facts(table: Table, names: list[str], rows: int) -> bytes:
     known = table.attributes()
     facts = {
         "names": names, "total": max(rows, table.rows), "omitted": known.get("omitted"),
-        "error": escape.brief(known.get("error"), page.LONGEST_TEXT),
-        "directory": escape.address((table.directory,)) if table.directory else None,
+        "error": page.brief(known.get("error"), page.LONGEST_TEXT),
+        "directory": page.address((table.directory,)) if table.directory else None,
     }
     if isinstance(table, Joined):
-        facts["table"] = escape.brief(table.name, page.LONGEST_TITLE)
-        facts["tables"] = [escape.brief(name, page.LONGEST_TITLE) for name in table.tables()]
-        facts["title"] = escape.brief(table.title, page.LONGEST_TITLE)
-    return b'null], "facts": %b}' % escape.script(facts)
+        facts["table"] = page.brief(table.name, page.LONGEST_TITLE)
+        facts["tables"] = [page.brief(name, page.LONGEST_TITLE) for name in table.tables()]
+        facts["title"] = page.brief(table.title, page.LONGEST_TITLE)
+    return b'null], "facts": %b}' % page.script(facts)

@@ -1,9 +1,8 @@
 """The values of an episode for its page: ``data.js``, base64 of at most POINTS numbers for each channel.
 
-The size follows from the columns of the steps and their lengths alone; reading the file reads the values. Of more steps
-than POINTS, each stretch is reduced to its minimum and maximum, so that no outlier is lost; of very many, only the
-first steps of each stretch are read, and the page says so. A damaged column is marked as damaged; the others stay
-readable. Any thread.
+The size follows from the columns and their lengths alone. Of more steps than POINTS, each stretch is reduced to its
+minimum and maximum; of very many, only the first steps of each stretch are read, and the page says so. A damaged column
+is marked as damaged; the others stay readable. Any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from glassfs.content.video import video_of
 from glassfs.errors import LASTING
 from glassfs.sizes import PIECE
 from glassfs.view.contract import Key
-from glassfs.view.html import escape, page
+from glassfs.view.html import page
 
 if TYPE_CHECKING:
     import numpy as np
@@ -129,14 +128,14 @@ def _is_plotted(array: Content, rows: int) -> TypeGuard[Array]:
 def _head(rows: int, columns: Sequence[_PlottedColumn], left_out: int) -> bytes:
     described = [
         {
-            "name": escape.brief(column.name, page.LONGEST_TITLE), "items": column.items, "channels": column.channels,
+            "name": page.brief(column.name, page.LONGEST_TITLE), "items": column.items, "channels": column.channels,
             "type": "f4" if column.is_exact else "f8", "stretch": column.sampling.stretch,
             "taken": column.sampling.taken, "points": column.sampling.points,
         }
         for column in columns
     ]
     facts = {"rows": rows, "leftOut": left_out, "columns": described}
-    return b'"use strict";\nglassfs.columns(%b);\n' % escape.script(facts)
+    return b'"use strict";\nglassfs.columns(%b);\n' % page.script(facts)
 
 
 def _size(number: int, column: _PlottedColumn) -> int:
@@ -184,14 +183,11 @@ def _read(column: _PlottedColumn, first: int, count: int) -> Iterator[Values]:
     item = int(column.array.dtype[2:])
     width, wanted = column.items * item, column.channels * item
     data = column.array.data
-    # Few bytes between the wanted values of two steps are read with them.
-    is_wide = width - wanted > 1 << 10
-    at_once = max(1, PIECE // (wanted if is_wide else width))
+    at_once = max(1, PIECE // wanted)
     for start in range(first, first + count, at_once):
         steps = min(at_once, first + count - start)
-        if is_wide:  # the values between the wanted ones are not read
+        if wanted == width:
+            raw = data.read(start * width, steps * width)
+        else:  # the values that are not plotted may be many times as much
             raw = b"".join(data.read(step * width, wanted) for step in range(start, start + steps))
-            yield np.frombuffer(raw, column.array.dtype).reshape(steps, column.channels)
-        else:
-            found = np.frombuffer(data.read(start * width, steps * width), column.array.dtype)
-            yield found.reshape(steps, column.items)[:, : column.channels]
+        yield np.frombuffer(raw, column.array.dtype).reshape(steps, column.channels)

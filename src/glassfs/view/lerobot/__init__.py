@@ -1,9 +1,9 @@
 """Episodes as datasets of LeRobot, format 3.0, as ``LeRobotDataset`` reads them: ``lerobot/NAME/``.
 
 Episodes of one embodiment with the same signals, cameras and rate are one dataset, in the view ``lerobot-splits`` those
-of each split. What LeRobot calls these is in ``plan``. ``data/`` has Parquet files of up to 100 MB. ``videos/`` has MP4
-files of up to 17 minutes for each camera, as LeRobot keeps open what it has read. Sizes follow from the rows of the
-table of episodes, without opening a container, but for ``stats.json``.
+of each split. ``data/`` has Parquet files of up to 100 MB, ``videos/`` MP4 files of up to 17 minutes for each camera,
+as LeRobot keeps open what it has read. Sizes follow from the table of episodes, without opening a container, but for
+``stats.json``.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.lerobot import meta
 from glassfs.view.lerobot.dataset import CHUNKS_SIZE, Datasets, datasets_of
-from glassfs.view.lerobot.frames import data_file
-from glassfs.view.lerobot.stats import EpisodeStatistics
-from glassfs.view.lerobot.videos import VideoFile
+from glassfs.view.lerobot.files import VideoFile, data_file
+from glassfs.view.lerobot.statistics import EpisodeStatistics
 
 NAME = b"lerobot"
 

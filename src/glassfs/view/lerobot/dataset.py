@@ -1,7 +1,6 @@
 """The datasets over the episodes of a table: which episodes are alike, and where each is. Any thread.
 
-Finding them takes a pass over the rows of the table, and opens no container. What is kept of an episode is a few
-numbers; all of it is dropped with what else files know, and made again when needed.
+Finding them takes a pass over the rows of the table, and opens no container. Of an episode a few numbers are kept.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from glassfs.view.contract import Key
 from glassfs.view.json import render
 from glassfs.view.lerobot.dataset import CHUNKS_SIZE, FILE_BYTES, EpisodeSet
 from glassfs.view.lerobot.plan import DEFAULTS
-from glassfs.view.lerobot.stats import EpisodeStatistics
+from glassfs.view.lerobot.statistics import EpisodeStatistics
 from glassfs.view.parquet import Parquet
 
 if TYPE_CHECKING:

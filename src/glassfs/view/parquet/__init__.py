@@ -43,7 +43,7 @@ from glassfs.errors import LASTING, Damaged, TooLarge
 from glassfs.once import once
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
-from glassfs.view.parquet.columns import layouts_of, leaves_of, rows_a_group
+from glassfs.view.parquet.columns import leaves_of, plans_of, rows_a_group
 from glassfs.view.parquet.footer import ColumnChunk, Metadata, footer, group, length
 from glassfs.view.parquet.pages import LARGEST_I32
 
@@ -91,9 +91,9 @@ class _Contents(Parted):
 
     def __init__(self, table: Table, cache: BlockCache, key: Key, metadata: Metadata) -> None:
         self._metadata = metadata
-        layouts = layouts_of(table)
-        rows = rows_a_group(table, layouts)
-        self._leaves = list(leaves_of(table, layouts, rows, cache, key))
+        plans = plans_of(table)
+        rows = rows_a_group(table, plans)
+        self._leaves = list(leaves_of(table, plans, rows, cache, key))
         self._fields = [leaf.field for leaf in self._leaves]
         self._groups = list(pairwise([*range(0, table.rows, rows), table.rows]))
         """The first row of each group, and the row after it."""

@@ -13,19 +13,17 @@ from math import prod
 from typing import NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Data, Ragged, RaggedText, Table
+from glassfs.content import Array, Column, Data, Ragged, RaggedText, Records, Table
 from glassfs.content.columns import ColumnBlocks
-from glassfs.content.rows import EvenOffsets, offsets_of
+from glassfs.content.rows import EvenOffsets, Offsets, offsets_of
 from glassfs.content.table import slot_names
 from glassfs.errors import Damaged
 from glassfs.names import free_name
 from glassfs.view.contract import Key
 from glassfs.view.json import as_text
-from glassfs.view.parquet.arrow import TypeNumber
 from glassfs.view.parquet.footer import SchemaColumn
 from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType, kind_of
-from glassfs.view.parquet.pages import LARGEST_I32, FlatPages, Pages, TimePages
-from glassfs.view.parquet.ragged import ListPages, TextPages
+from glassfs.view.parquet.pages import LARGEST_I32, FlatPages, ListPages, Pages, TextPages, TimePages
 from glassfs.view.parquet.records import RecordPages
 
 GROUP_ROWS = 1 << 18
@@ -55,13 +53,16 @@ class Names:
 
 
 class ColumnPlan(NamedTuple):
-    """What becomes of a column. ``length`` is that of its vectors; ``slots`` is how many columns they become, 0 if they
-    become a list or are none. ``width`` is the average size of a row in bytes, 0 if unknown.
+    """What becomes of a column: its records, or the ``values`` of all rows one after another.
+
+    With ``offsets`` a row has the values between two of them: a text, bytes, a list, or a vector that becomes ``slots``
+    columns. ``width`` is the average size of a row in bytes, 0 if unknown.
     """
 
     column: Column
     kind: ParquetType
-    length: int | None = None
+    values: Data | Records
+    offsets: Offsets | None = None
     slots: int = 0
     width: float = 0
 
@@ -72,45 +73,42 @@ class ColumnPlan(NamedTuple):
         return [taken.new(self.column.name, slot) for slot in slot_names(self.column, self.slots)]
 
 
-def layouts_of(table: Table) -> list[ColumnPlan]:
+def plans_of(table: Table) -> list[ColumnPlan]:
     """Return the columns that a file can show. Raises Damaged if one has not the rows of the table."""
-    layouts = [layout for column in table.columns() if (layout := _layout(column, table.rows)) is not None]
+    plans = [plan for column in table.columns() if (plan := _plan(column, table.rows)) is not None]
     # All vectors or none become lists, so that columns of one table look alike.
-    if sum(layout.slots or 1 for layout in layouts) > MOST_CHUNKS:
-        layouts = [layout._replace(slots=0) for layout in layouts]
-    return layouts
+    if sum(plan.slots or 1 for plan in plans) > MOST_CHUNKS:
+        plans = [plan._replace(slots=0) for plan in plans]
+    return plans
 
 
-def _layout(column: Column, rows: int) -> ColumnPlan | None:
+def _plan(column: Column, rows: int) -> ColumnPlan | None:
     """Return what becomes of a column; None if Parquet has no type for it. Raises Damaged if it has other rows."""
     content, part = column.content, column.name.decode("utf-8", "replace")
-    if isinstance(content, (RaggedText, Ragged)):
-        kind: ParquetType | None = TEXT
-        if isinstance(content, Ragged):
-            kind = BYTES if content.dtype == "|V1" else kind_of(content.dtype)
-        values = content.text if isinstance(content, RaggedText) else content.values
-        if kind is not None and content.rows != rows:
-            raise Damaged(f"has {content.rows} rows, but its table has {rows}", part=part)
-        return None if kind is None else ColumnPlan(column, kind, width=values.size / max(1, rows))
-    if not isinstance(content, Array):
-        kind = kind_of(content.dtype) if content.dtype else TEXT
-        return None if kind is None else ColumnPlan(column, kind)
-    kind = kind_of(content.dtype)
-    shape = content.resolved_shape
-    if kind is None or not shape:
+    kind: ParquetType | None = TEXT
+    if not isinstance(content, RaggedText) and content.dtype:
+        kind = BYTES if isinstance(content, Ragged) and content.dtype == "|V1" else kind_of(content.dtype)
+    if kind is None:
         return None
-    if column.zone and kind.arrow.number == TypeNumber.TIMESTAMP:
-        kind = kind.in_zone(column.zone)
+    if isinstance(content, (RaggedText, Ragged)):
+        if content.rows != rows:
+            raise Damaged(f"has {content.rows} rows, but its table has {rows}", part=part)
+        values = content.text if isinstance(content, RaggedText) else content.values
+        return ColumnPlan(column, kind, values, offsets_of(content, kind.stored or 1), width=values.size / max(1, rows))
+    if not isinstance(content, Array):
+        return ColumnPlan(column, kind, content)
+    shape = content.resolved_shape
     length = prod(shape[1:])
     # A row cannot be divided between pages, and its levels take space beside its values.
-    if length * kind.width > LARGEST_I32 // 2:
+    if not shape or length * kind.width > LARGEST_I32 // 2:
         return None
+    kind = kind.in_zone(column.zone) if column.zone else kind
     if content.data.size != rows * kind.stored * length:
         raise Damaged(f"has {content.data.size} bytes, but its table has {rows} rows", part=part)
     if len(shape) == 1:
-        return ColumnPlan(column, kind, width=kind.width)
+        return ColumnPlan(column, kind, content.data, width=kind.width)
     slots = length if 0 < length <= MOST_SLOTS and not column.is_list else 0
-    return ColumnPlan(column, kind, length, slots, length * kind.width)
+    return ColumnPlan(column, kind, content.data, EvenOffsets(length, rows), slots, length * kind.width)
 
 
 class Leaf(NamedTuple):
@@ -121,7 +119,7 @@ class Leaf(NamedTuple):
 
 
 def leaves_of(
-    table: Table, layouts: Sequence[ColumnPlan], rows_a_group: int, cache: BlockCache, key: Key,
+    table: Table, plans: Sequence[ColumnPlan], rows_a_group: int, cache: BlockCache, key: Key,
 ) -> Iterator[Leaf]:
     """Yield the columns of the file, ``rows_a_group`` rows of each in a group."""
     rows, taken = table.rows, Names()
@@ -131,30 +129,27 @@ def leaves_of(
             return Leaf(SchemaColumn(name, kind, is_nullable=True), TimePages(values, rows, rows_a_group, cache, key))
         return Leaf(SchemaColumn(name, kind), FlatPages(values, kind, rows, rows_a_group))
 
-    for number, layout in enumerate(layouts):
-        (column, kind, length, slots, _), content = layout, layout.column.content
-        names, own = layout.names(taken), (*key, number)
-        if isinstance(content, RaggedText) or (isinstance(content, Ragged) and kind is BYTES):
-            data = content.text if isinstance(content, RaggedText) else content.values
-            pages: Pages = TextPages(data, offsets_of(content), rows_a_group, kind is TEXT, cache, own)
-            yield Leaf(SchemaColumn(names[0], kind), pages)
-        elif isinstance(content, Ragged):
-            pages = ListPages(kind.shown(content.values), kind, offsets_of(content, kind.stored), rows_a_group)
-            yield Leaf(SchemaColumn(names[0], kind, lists=1), pages)
-        elif not isinstance(content, Array):
-            records = RecordPages(content, kind, column.is_list, rows, rows_a_group, cache, own)
+    for number, plan in enumerate(plans):
+        column, kind, values, offsets, slots, _ = plan
+        names, own = plan.names(taken), (*key, number)
+        if isinstance(values, Records):
+            records = RecordPages(values, kind, column.is_list, rows, rows_a_group, cache, own)
             yield Leaf(SchemaColumn(names[0], kind, is_nullable=True, lists=int(column.is_list)), records)
-        elif length is None:
-            yield single(names[0], kind, kind.shown(content.data), own)
+        elif offsets is None:
+            yield single(names[0], kind, kind.shown(values), own)
         elif slots:
-            transposed = partial(_transposed, kind.shown(content.data), kind, length)
-            blocks = ColumnBlocks(rows, kind.width * length, transposed, cache, own)
+            transposed = partial(_transposed, kind.shown(values), kind, slots)
+            blocks = ColumnBlocks(rows, kind.width * slots, transposed, cache, own)
             for slot, name in enumerate(names):
                 yield single(name, kind, blocks.column(slot * kind.width, kind.width), (*own, slot))
+        elif kind in (TEXT, BYTES):
+            pages: Pages = TextPages(values, offsets, rows_a_group, kind is TEXT, cache, own)
+            yield Leaf(SchemaColumn(names[0], kind), pages)
         else:
             # Matrices are lists of all their values, as other views show them, unless lists of lists are asked for.
-            inner = content.resolved_shape[2:] if column.is_list else ()
-            pages = ListPages(kind.shown(content.data), kind, EvenOffsets(length, rows), rows_a_group, inner)
+            content = column.content
+            inner = content.resolved_shape[2:] if column.is_list and isinstance(content, Array) else ()
+            pages = ListPages(kind.shown(values), kind, offsets, rows_a_group, inner)
             yield Leaf(SchemaColumn(names[0], kind, lists=1 + len(inner)), pages)
 
 
@@ -167,13 +162,13 @@ def _transposed(values: Data, kind: ParquetType, length: int, first: int, rows: 
     return np.ascontiguousarray(vectors.T).tobytes()
 
 
-def rows_a_group(table: Table, layouts: Sequence[ColumnPlan]) -> int:
+def rows_a_group(table: Table, plans: Sequence[ColumnPlan]) -> int:
     """Return a power of two: few bytes of vectors or shared blocks in a group, so that they are made once, and few
     groups.
     """
     rows = table.rows
-    widest = max((layout.width for layout in layouts), default=0)
-    leaves = sum(layout.slots or 1 for layout in layouts)
+    widest = max((plan.width for plan in plans), default=0)
+    leaves = sum(plan.slots or 1 for plan in plans)
     most = min(GROUP_BYTES / max(widest, 1), SHARED_BYTES / max(table.shared_width, 1))
     # At least eight rows, also in a page, which then has whole bytes of bits.
     wanted = max(8, min(GROUP_ROWS, int(most)))

@@ -2,18 +2,21 @@
 
 Its length follows from the names, the types and the number of groups: all other values have a fixed number of bytes
 (https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift).
+
+It may have an Arrow schema, for types that Parquet lacks: an encapsulated message of Arrow's IPC format with a
+FlatBuffer (https://arrow.apache.org/docs/format/Columnar.html, Schema.fbs, Message.fbs).
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
+from struct import calcsize, pack, pack_into
 from typing import NamedTuple, TypeAlias
 
 from glassfs.codec.thrift import TypeCode, Value, binary, i32, i64, sequence, struct
-from glassfs.view.parquet import arrow
-from glassfs.view.parquet.kinds import Encoding, ParquetType, Physical
+from glassfs.view.parquet.kinds import ArrowNumber, ArrowType, Encoding, ParquetType, Physical, Scalar
 
 Metadata: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
@@ -73,7 +76,7 @@ def footer(fields: Sequence[SchemaColumn], rows: int, groups: Sequence[Value], m
     }
     if any(field.kind.arrow.is_arrow_only for field in fields):
         # Parquet has no durations and no names of zones. pyarrow and polars look into this schema, others see integers.
-        message = base64.b64encode(arrow.message([_arrow(field) for field in fields]))
+        message = base64.b64encode(_arrow_message(fields))
         metadata = (*metadata, (b"ARROW:schema", message))
     if metadata:
         written[5] = sequence(TypeCode.STRUCT, [struct({1: binary(key), 2: binary(value)}) for key, value in metadata])
@@ -126,9 +129,72 @@ def _chunk(field: SchemaColumn, chunk: ColumnChunk) -> Value:
     return struct({2: i64(chunk.start, _DIGITS), 3: struct(metadata)})
 
 
-def _arrow(field: SchemaColumn) -> bytes:
-    *above, name = field.path
-    found = arrow.field(name, field.kind.arrow, field.is_nullable)
+def _arrow_message(fields: Sequence[SchemaColumn]) -> bytes:
+    """Return the message for the schema."""
+    schema = _table({0: ("<h", 0), 1: _vector([_arrow_field(field) for field in fields])})
+    version, header_type = 4, 1  # V5, Schema
+    root = _table({0: ("<h", version), 1: ("<B", header_type), 2: schema, 3: ("<q", 0)})
+    buffer = _aligned(pack("<I4x", 8) + root)
+    return b"\xff\xff\xff\xff" + pack("<I", len(buffer)) + buffer
+
+
+def _arrow_field(field: SchemaColumn) -> bytes:
+    *above, own = field.path
+
+    def made(name: bytes, kind: ArrowType, *children: bytes) -> bytes:
+        scalars = [_string(scalar) if isinstance(scalar, bytes) else scalar for scalar in kind.scalars]
+        return _table({
+            0: _string(name), 1: ("<B", field.is_nullable), 2: ("<B", kind.number), 3: _table(dict(enumerate(scalars))),
+            5: _vector(children),
+        })
+
+    found = made(own, field.kind.arrow)
     for name in reversed(above[::2]):
-        found = arrow.field(name, arrow.ArrowType(arrow.TypeNumber.LIST), field.is_nullable, found)
+        found = made(name, ArrowType(ArrowNumber.LIST), found)
     return found
+
+
+# What a FlatBuffer refers to is at a distance from the reference. So each table, vector and string is bytes that begin
+# with it, and that may stand at any multiple of eight: those that it refers to follow it.
+
+
+def _table(slots: Mapping[int, Scalar | bytes]) -> bytes:
+    """Return a table of scalars and of references, then its vtable, then what it refers to."""
+    places, size = [0] * (max(slots, default=-1) + 1), 4
+    # Slots stand in the table in the order of the mapping, each at a multiple of its own width.
+    for slot, value in slots.items():
+        width = 4 if isinstance(value, bytes) else calcsize(value[0])
+        size += -size % width
+        places[slot] = size
+        size += width
+    made = bytearray(_aligned(bytes(size)))
+    pack_into("<i", made, 0, -len(made))
+    made += pack(f"<HH{len(places)}H", 4 + 2 * len(places), size, *places)
+    for slot, value in slots.items():
+        if isinstance(value, bytes):
+            _refer(made, places[slot], value)
+        else:
+            pack_into(value[0], made, places[slot], value[1])
+    return bytes(made)
+
+
+def _vector(children: Sequence[bytes]) -> bytes:
+    made = bytearray(pack("<I", len(children)) + bytes(4 * len(children)))
+    for number, child in enumerate(children):
+        _refer(made, 4 + 4 * number, child)
+    return bytes(made)
+
+
+def _string(text: bytes) -> bytes:
+    return pack("<I", len(text)) + text + b"\0"
+
+
+def _refer(made: bytearray, place: int, target: bytes) -> None:
+    """Append what is referred to, and write its distance at a place."""
+    made += bytes(-len(made) % 8)
+    pack_into("<I", made, place, len(made) - place)
+    made += target
+
+
+def _aligned(made: bytes) -> bytes:
+    return made + bytes(-len(made) % 8)

@@ -1,4 +1,4 @@
-"""The Parquet types of NumPy's dtypes. The docstring of ``glassfs.view.parquet`` has the table.
+"""The Parquet and Arrow types of NumPy's dtypes. The docstring of ``glassfs.view.parquet`` has the table.
 
 Pure functions. A conversion raises Damaged if a value has no counterpart.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from glassfs.codec import thrift
 from glassfs.codec.thrift import Value, struct
@@ -18,8 +18,6 @@ from glassfs.content import Converted, Data
 from glassfs.errors import Damaged
 from glassfs.lru import cached_if_short
 from glassfs.sizes import PIECE
-from glassfs.view.parquet import arrow
-from glassfs.view.parquet.arrow import ArrowType, TypeNumber
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 UTF8 = 0
 """The older equivalent of the logical type STRING, in ``ConvertedType`` of parquet.thrift, which DuckDB needs."""
 _DTYPE = re.compile(r"([<|])([a-zA-Z])(\d+)(?:\[(\d*)([a-zA-Z]+)\])?")
+
 
 class Physical(IntEnum):
     """The enum ``Type`` of parquet.thrift."""
@@ -47,6 +46,36 @@ class Encoding(IntEnum):
     RLE = 3
 
 
+class ArrowNumber(IntEnum):
+    """The union ``Type`` of Arrow's Schema.fbs."""
+
+    INT = 2
+    FLOATING_POINT = 3
+    BINARY = 4
+    UTF8 = 5
+    BOOL = 6
+    TIMESTAMP = 10
+    LIST = 12
+    FIXED_SIZE_BINARY = 15
+    DURATION = 18
+
+
+Scalar: TypeAlias = tuple[str, int]
+"""A value in a table of a FlatBuffer: its struct format, and the value. A string is bytes."""
+
+
+class ArrowType(NamedTuple):
+    """A type of Arrow: its number, and the values of its table."""
+
+    number: ArrowNumber
+    scalars: tuple[Scalar | bytes, ...] = ()
+
+    @property
+    def is_arrow_only(self) -> bool:
+        """Whether Parquet lacks this type, or a part of it: durations, and names of time zones."""
+        return self.number == ArrowNumber.DURATION or any(isinstance(scalar, bytes) for scalar in self.scalars)
+
+
 # Units of time: the unit in the file, a factor and a divisor. Units of the calendar have none.
 _UNITS = {
     "ns": ("ns", 1, 1), "us": ("us", 1, 1), "ms": ("ms", 1, 1), "s": ("s", 1, 1), "m": ("s", 60, 1),
@@ -60,7 +89,7 @@ class ParquetType:
     """Values of one type. ``width`` is their size in the file, ``stored`` in the array; a BOOLEAN is a bit.
 
     ``convert`` makes values of the file from values of the array; None means that they are the same. ``logical`` is
-    Parquet's logical type, ``converted`` the older equivalent.
+    Parquet's logical type, ``converted`` the older equivalent. ``unit`` is that of times.
     """
 
     physical: Physical
@@ -71,6 +100,7 @@ class ParquetType:
     logical: Value | None = None
     converted: int | None = None
     dtype: str = ""
+    unit: str = ""
 
     @property
     def is_bits(self) -> bool:
@@ -78,13 +108,15 @@ class ParquetType:
 
     @property
     def is_time(self) -> bool:
-        return self.arrow.number in (TypeNumber.TIMESTAMP, TypeNumber.DURATION)
+        return bool(self.unit)
 
     def in_zone(self, zone: str) -> ParquetType:
-        """Return the type of timestamps of UTC that programs show in a time zone."""
-        number = self.arrow.scalars[0][1]
-        unit = arrow.UNITS[int(number)]
-        return replace(self, logical=_timestamp(unit, True), arrow=arrow.time(TypeNumber.TIMESTAMP, unit, zone))
+        """Return the type of timestamps of UTC that programs show in a time zone; other types are returned unchanged.
+        """
+        if self.arrow.number != ArrowNumber.TIMESTAMP:
+            return self
+        arrow = ArrowType(ArrowNumber.TIMESTAMP, (*self.arrow.scalars, zone.encode()))
+        return replace(self, logical=_timestamp(self.unit, True), arrow=arrow)
 
     def shown(self, data: Data) -> Data:
         """Return the values of an array as values of the file, but BOOLEAN as bytes."""
@@ -94,9 +126,9 @@ class ParquetType:
 
 
 TEXT = ParquetType(
-    Physical.BYTE_ARRAY, 0, 0, ArrowType(TypeNumber.UTF8), logical=struct({1: struct({})}), converted=UTF8,
+    Physical.BYTE_ARRAY, 0, 0, ArrowType(ArrowNumber.UTF8), logical=struct({1: struct({})}), converted=UTF8,
 )
-BYTES = ParquetType(Physical.BYTE_ARRAY, 0, 0, ArrowType(TypeNumber.BINARY))
+BYTES = ParquetType(Physical.BYTE_ARRAY, 0, 0, ArrowType(ArrowNumber.BINARY))
 
 
 @cached_if_short(1024)
@@ -109,7 +141,7 @@ def kind_of(dtype: str) -> ParquetType | None:
     # What Parquet has no type for, such as complex numbers and text of fixed length, is shown as its bytes: readers
     # have ways to take them apart, and the size stays a formula.
     if letter == "b":
-        kind = ParquetType(Physical.BOOLEAN, 1, 1, ArrowType(TypeNumber.BOOL))
+        kind = ParquetType(Physical.BOOLEAN, 1, 1, ArrowType(ArrowNumber.BOOL))
     elif letter in "iu" and size in (1, 2, 4, 8):
         kind = _integer(letter == "i", size)
     elif letter in "mM" and size == 8 and unit is not None:
@@ -117,13 +149,18 @@ def kind_of(dtype: str) -> ParquetType | None:
     elif letter == "f" and size in (2, 4, 8):
         logical = struct({15: struct({})}) if size == 2 else None
         physical = {2: Physical.FIXED, 4: Physical.FLOAT, 8: Physical.DOUBLE}[size]
-        kind = ParquetType(physical, size, size, arrow.floating(size), logical=logical)
+        arrow = ArrowType(ArrowNumber.FLOATING_POINT, (("<h", size // 4),))
+        kind = ParquetType(physical, size, size, arrow, logical=logical)
     else:
         width = size * 4 if letter == "U" else size
         if not 0 < width <= PIECE:
             return None
-        kind = ParquetType(Physical.FIXED, width, width, arrow.fixed(width))
+        kind = ParquetType(Physical.FIXED, width, width, ArrowType(ArrowNumber.FIXED_SIZE_BINARY, (("<i", width),)))
     return replace(kind, dtype=dtype)
+
+
+def _arrow_integer(bits: int, is_signed: bool) -> ArrowType:
+    return ArrowType(ArrowNumber.INT, (("<i", bits), ("<B", is_signed)))
 
 
 def _integer(is_signed: bool, size: int) -> ParquetType:
@@ -135,11 +172,11 @@ def _integer(is_signed: bool, size: int) -> ParquetType:
         logical = struct({10: struct({1: thrift.i8(bits), 2: thrift.boolean(is_signed)})})
         # From UINT_8 and INT_8 on, one for each doubling.
         converted = (15 if is_signed else 11) + (8, 16, 32, 64).index(bits)
-    return ParquetType(physical, width, size, arrow.integer(bits, is_signed), convert, logical, converted)
+    return ParquetType(physical, width, size, _arrow_integer(bits, is_signed), convert, logical, converted)
 
 
 def _time(is_point: bool, unit: str, count: int) -> ParquetType:
-    plain = ParquetType(Physical.INT64, 8, 8, arrow.integer(64, True))
+    plain = ParquetType(Physical.INT64, 8, 8, _arrow_integer(64, True))
     found = _TICKS if (unit, count) == ("ns", 100) else _UNITS.get(unit)
     if found is None:
         return plain
@@ -150,10 +187,10 @@ def _time(is_point: bool, unit: str, count: int) -> ParquetType:
     if is_point and target == "s":  # the coarsest unit of Parquet is milliseconds
         target, factor = "ms", 1000 * factor
     convert = None if factor == divisor == 1 else partial(_scaled, factor, divisor)
-    if not is_point:
-        return replace(plain, arrow=arrow.time(TypeNumber.DURATION, target), convert=convert)
-    logical = _timestamp(target, False)
-    return replace(plain, arrow=arrow.time(TypeNumber.TIMESTAMP, target), convert=convert, logical=logical)
+    number = ArrowNumber.TIMESTAMP if is_point else ArrowNumber.DURATION
+    arrow = ArrowType(number, (("<h", ("s", "ms", "us", "ns").index(target)),))
+    logical = _timestamp(target, False) if is_point else None
+    return replace(plain, arrow=arrow, convert=convert, logical=logical, unit=target)
 
 
 def _timestamp(unit: str, is_utc: bool) -> Value:
