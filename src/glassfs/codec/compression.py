@@ -165,6 +165,6 @@ _WHOLE: dict[str, Callable[[Stored, int], bytes]] = {
     DEFLATE_PREFIX: decompress_prefix,
 }
 _STREAM: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
-    NONE: iter, ZSTD: _unzstd_stream, LZ4: lambda pieces: lz4_block.decompress_stream(_file(pieces)), DEFLATE: _inflate_stream,
-    DEFLATE_PREFIX: _inflate_stream,
+    NONE: iter, ZSTD: _unzstd_stream, DEFLATE: _inflate_stream, DEFLATE_PREFIX: _inflate_stream,
+    LZ4: lambda pieces: lz4_block.decompress_stream(_file(pieces)),
 }
