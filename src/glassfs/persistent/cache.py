@@ -1,17 +1,13 @@
 """A cache on disk, of blocks and small values: one SQLite file, shared by the processes of one user.
 
-Each value has a checksum, and the one that was stored first is evicted first: uses are not noted, so that readers never
-change the file. Everything in it can be found again: after the first error, unless it only says that another process is
-at work or that this one lacks memory or descriptors, one line is logged and the cache seems empty as long as this
-process lives. A damaged file is removed, so that the next process starts with an empty one.
+Each value has a checksum, and the one that was stored first is evicted first: readers never change the file. After the
+first error, unless another process is at work or this one lacks memory or descriptors, one line is logged and the cache
+seems empty as long as this process lives. A damaged file is removed, so that the next process starts with an empty one.
 
 The journal is SQLite's rollback journal: a write-ahead log needs memory that is shared with other processes, which
 fails on network file systems, and a truncated file would kill the process. Nothing waits for the disk, so after a crash
-of the machine the checksums decide what is left.
-
-Any thread; several processes may use one file. Everything runs in the calling thread, one call at a time, which waits
-up to a quarter of a second for other threads, and as long for other processes. A forked process may go on using the
-cache.
+of the machine the checksums decide what is left. Any thread: each call runs in its own, and waits up to a quarter of a
+second for other threads, and as long for other processes. A forked process may go on using the cache.
 """
 
 from __future__ import annotations

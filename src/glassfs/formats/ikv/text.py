@@ -1,10 +1,7 @@
-"""The text form of iKv documents, converted to the binary form (§9).
+"""The text form of iKv documents, converted to a root node of the binary form iKv1 (§9). Pure functions.
 
-Opening parses the whole text into a root node as in iKv1. Errors raise Refused with the line number. Pure functions;
-any thread may call them.
-
-Where the description is ambiguous: numbers are decimal, at most one comma follows a value, and an array that contains a
-null has no element type.
+Errors raise Refused with the line number. Where the description is ambiguous: numbers are decimal, at most one comma
+follows a value, and an array that contains a null has no element type.
 """
 
 from __future__ import annotations
