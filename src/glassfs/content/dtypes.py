@@ -1,8 +1,8 @@
 """Types of array items, as NumPy's descriptions: ``<f4``, ``|b1``, ``<M8[100ns]``. Any thread.
 
 A structured type is the text of NumPy's list: ``[('x', '<f4'), ('y', '<f4')]``; views of numbers do not match it.
-Floats of 8 and 16 bits that NumPy lacks are widened to float32, which holds each of their values exactly. They are called
-by the names that ``ml_dtypes`` gives them.
+Floats of 8 and 16 bits that NumPy lacks are widened to float32, which holds each of their values exactly. Their names
+are those of ``ml_dtypes``.
 """
 
 from __future__ import annotations
