@@ -159,8 +159,18 @@ def _inflate_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     return deflate.inflated(deflate.inflater(), pieces)
 
 
+def _unlz4(data: Stored, size: int) -> bytes:
+    import lz4.block
+
+    try:
+        return bytes(lz4.block.decompress(data, uncompressed_size=size))
+    except lz4.block.LZ4BlockError:
+        # liblz4 rejects a block that does not end with enough literals; some writers omit them.
+        return b"".join(decompress_stream(LZ4, [bytes(data)], size))
+
+
 _WHOLE: dict[str, Callable[[Stored, int], bytes]] = {
-    NONE: lambda data, size: bytes(data), ZSTD: _unzstd, LZ4: lz4_block.decompress,
+    NONE: lambda data, size: bytes(data), ZSTD: _unzstd, LZ4: _unlz4,
     DEFLATE: lambda data, size: decompress_prefix(data, size + 1),  # one more, to find one that is too long
     DEFLATE_PREFIX: decompress_prefix,
 }

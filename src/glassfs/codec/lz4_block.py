@@ -1,8 +1,8 @@
-"""Raw LZ4 blocks: as a whole, and as a stream in constant memory, which liblz4 does not offer. Any thread.
+"""Raw LZ4 blocks decoded as a stream, in constant memory however large the block is. liblz4 does not offer this.
 
-Of a stream, liblz4 decodes batches of whole sequences, with the last 64 KiB as dictionary; single sequences that do not
-fit into a batch are decoded here. Blocks that end with a match, without the closing literals that the format demands,
-are accepted.
+liblz4 decodes batches of whole sequences, with the last 64 KiB as dictionary; single sequences that do not
+fit into a batch are decoded here. Blocks that end with a match, or with fewer literals than the format demands, are
+accepted.
 """
 
 from __future__ import annotations
@@ -15,21 +15,10 @@ from glassfs.sizes import PIECE
 
 WINDOW = 1 << 16
 """Bytes that a match can reach back (LZ4 block format)."""
-_CLOSING, _ADDED = b"\xf0\0" + bytes(15), 15
+_CLOSING = b"\xf0\0" + bytes(15)
 """A sequence of 15 literals: liblz4 demands at least 12 bytes after the start of the last match."""
 _LONG = 15
 """A length of four bits that says that bytes to be added follow, up to one below 255."""
-
-
-def decompress(data: bytes | bytearray, size: int) -> bytes:
-    """Return the raw bytes, at most ``size`` of them. Raises Damaged."""
-    import lz4.block
-
-    try:
-        return bytes(lz4.block.decompress(data, uncompressed_size=size))
-    except lz4.block.LZ4BlockError:
-        raw = _open_ended(data, size)
-        return raw[: max(0, len(raw) - _ADDED)]
 
 
 def decompress_stream(file: BufferedReader) -> Iterator[bytes]:
@@ -37,20 +26,21 @@ def decompress_stream(file: BufferedReader) -> Iterator[bytes]:
     window = bytearray()
     while ahead := file.peek():
         end, size = _whole_sequences(ahead)
-        for raw in [_open_ended(file.read(end), size, window)[:size]] if size else _sequence(file, window):
+        for raw in [_batch(file.read(end), size, window)] if size else _sequence(file, window):
             yield raw
             window += raw[-WINDOW:]
             del window[:-WINDOW]
 
 
-def _open_ended(data: bytes | bytearray, size: int, window: bytes | bytearray = b"") -> bytes:
-    """Return the raw bytes of sequences that end with a match, and those of a closing one."""
+def _batch(data: bytes, size: int, window: bytearray) -> bytes:
+    """Return the ``size`` raw bytes of sequences that end with a match."""
     import lz4.block
 
     try:
-        return bytes(lz4.block.decompress(data + _CLOSING, uncompressed_size=size + _ADDED, dict=window))
+        raw = lz4.block.decompress(data + _CLOSING, uncompressed_size=size + len(_CLOSING) - 2, dict=window)
     except lz4.block.LZ4BlockError as error:
         raise Damaged(f"lz4 data cannot be decoded: {error}") from error
+    return bytes(raw[:size])
 
 
 def _whole_sequences(data: bytes) -> tuple[int, int]:
