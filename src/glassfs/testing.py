@@ -48,6 +48,7 @@ from glassfs.content import (
 )
 from glassfs.errors import Changed, GlassfsError
 from glassfs.formats.registry import HEAD, Format, Head, Opening, built_in
+from glassfs.lazy import np
 from glassfs.source import Path as StorePath
 from glassfs.source import Source
 from glassfs.source.local import LocalStore
@@ -179,8 +180,6 @@ class FormatTests(ABC):
             assert listings[0] == listings[1]
 
     def test_arrays_and_images_have_the_size_of_their_shape(self) -> None:
-        import numpy as np
-
         for place in self._all_contents():
             content = place.content
             if isinstance(content, Array):
@@ -290,8 +289,7 @@ class FormatTests(ABC):
             for cut in cuts:
                 self._survive(path.name, whole[:cut], f"cut to {cut} bytes")
             for number in range(copies):
-                changed, what = _changed(whole, chance)
-                self._survive(path.name, changed, f"copy {number}: {what}")
+                self._survive(path.name, _changed(whole, chance), f"damaged copy {number}")
 
     def test_damaged_containers_raise_only_errors_of_glassfs(self) -> None:
         for number, container in enumerate(self.damaged()):
@@ -424,20 +422,17 @@ def _ranges(size: int) -> Iterator[tuple[int, int]]:
         yield start, min(size, start + chance.choice((1, 7, 300, 5000, PART, size)))
 
 
-def _changed(whole: bytes, chance: random.Random) -> tuple[bytes, str]:
-    """Return a copy with a few bytes changed, mostly near its ends, where headers and indexes are, and the changes."""
+def _changed(whole: bytes, chance: random.Random) -> bytes:
+    """Return a copy with a few bytes changed, mostly near its ends, where headers and indexes are."""
     changed = bytearray(whole)
-    changes = []
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
         # Headers and indexes are short, so random places in the whole file would mostly hit payload.
         near = min(len(whole), chance.choice((64, 512, 4096, len(whole))))
         at = chance.randrange(near) if chance.random() < 0.7 else len(whole) - 1 - chance.randrange(near)
-        count = chance.choice((1, 4, 8))
-        few, many = b"\0" * count, b"\xff" * count
-        new = chance.choice((chance.randbytes(count), few, many, many[1:] + b"\x7f", (1 << 43).to_bytes(8, "little")))
-        changed[at : at + len(new)] = new[: len(whole) - at]
-        changes.append(f"{new.hex()} at {at}")
-    return bytes(changed), ", ".join(changes)
+        new = chance.choice((chance.randbytes(8), bytes(8), b"\xff" * 7 + b"\x7f", b"\xff" * 8, bytes(5) + b"\x08\0\0"))
+        new = new[-chance.choice((1, 4, 8)) :][: len(whole) - at]
+        changed[at : at + len(new)] = new
+    return bytes(changed)
 
 
 def _descriptors() -> int:

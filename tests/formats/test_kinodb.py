@@ -17,9 +17,10 @@ from writers.kinodb import KinoWriter
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Container, Image, Records, Series, Table, members_of
+from glassfs.content.episodes import record_cost
 from glassfs.errors import Damaged, Refused, Unrecognised
 from glassfs.formats.kinodb import FORMAT, scan
-from glassfs.formats.kinodb.episode import AT_ONCE, CAMERA_BYTES, metadata_cost
+from glassfs.formats.kinodb.episode import AT_ONCE, CAMERA_BYTES
 from glassfs.formats.registry import Opening, open_container
 from glassfs.tree import File, Node
 from glassfs.tree.build import container_root
@@ -224,7 +225,7 @@ def test_rows_of_shared_and_overlapping_sections(tmp_path: Path, step: int) -> N
     rows = rows_of(records)
     assert [row["position"] for row in rows] == list(range(100))
     assert rows[17] == kdb.document(data, "episodes/17/meta/episode") | {"cameras": []}
-    assert all(records.cost(block) >= metadata_cost(1 << 16) for block in range(records.blocks))
+    assert all(records.cost(block) >= record_cost(1 << 16) for block in range(records.blocks))
     check_columns(table, rows)
 
 

@@ -6,7 +6,6 @@ import os
 import random
 import shutil
 from concurrent.futures import ThreadPoolExecutor
-from itertools import count
 from pathlib import Path
 
 import pytest
@@ -154,18 +153,6 @@ def test_oldest_blocks_are_evicted(sizes: list[int], tmp_path_factory: pytest.Te
             assert sum(sizes[first - 1:number + 1]) > BUDGET - OVERHEAD - (number + 1) * cache_module.PAGE
     cache.close()
     shutil.rmtree(folder)
-
-
-def test_reading_a_block_keeps_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = count(1_000_000, cache_module.USE_SECONDS)
-    monkeypatch.setattr(cache_module, "_now", lambda: next(seconds))
-    monkeypatch.setattr(cache_module, "USES_AT_ONCE", 1)
-    cache = opened(folder, BUDGET)
-    for number in range(40):
-        cache.put("key", "tag", number, content(number))
-        assert block(cache, "key", "tag", 0, BLOCK) == content(0)
-    there = cached(cache, range(40))
-    assert there[0] == 0 and there[1:] == list(range(there[1], 40)) and there[1] > 20
 
 
 def test_budget_holds_with_many_threads(folder: Path, scale: Scale) -> None:

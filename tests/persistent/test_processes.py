@@ -136,26 +136,3 @@ def test_locked_file_delays_readers_for_a_moment_only(folder: Path, caplog: pyte
     assert cached(cache, range(2)) == [0, 1]
     other.close()
     assert not caplog.records
-
-
-def test_no_transaction_stays_open_when_uses_cannot_be_noted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
-) -> None:
-    """A reader in another process delays the end of a change; one left open would lock that process out."""
-    cache = opened(folder)
-    cache.put("key", "tag", 0, content(0))
-    other = sqlite3.connect(folder / FILE, isolation_level=None)
-    other.execute("BEGIN")
-    other.execute("SELECT count(*) FROM entries").fetchone()
-    later = cache_module._now() + cache_module.USE_SECONDS
-    monkeypatch.setattr(cache_module, "_now", lambda: later)
-    monkeypatch.setattr(cache_module, "USES_AT_ONCE", 1)
-    assert cached(cache, range(1)) == [0]
-    other.execute("ROLLBACK")
-    other.execute("PRAGMA busy_timeout = 0")
-    other.execute("BEGIN EXCLUSIVE")
-    other.execute("ROLLBACK")
-    other.close()
-    cache.put("key", "tag", 1, content(1))
-    assert cached(cache, range(2)) == [0, 1]
-    assert not caplog.records

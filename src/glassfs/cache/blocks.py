@@ -1,9 +1,8 @@
-"""The cache of decoded blocks: up to a budget of bytes, and one decode however many readers wait for it.
+"""The cache of decoded blocks: up to a budget of bytes, and one decode however many readers wait for it. Any thread.
 
 A block too large to cache goes through a spool file (``glassfs.cache.spool``). Memory is reserved before a block is
-made, and a block is not evicted while it is read: so the budget holds however many readers there are. Every function
-may be called from any thread. What a recipe raises reaches every reader of that block, and no other reader; only when
-the reader that makes it is stopped, another one makes it again.
+made, and a block is not evicted while it is read: so the budget holds however many readers there are. What a recipe
+raises reaches every reader of that block; only when the reader that makes it is stopped, another one makes it again.
 """
 
 from __future__ import annotations

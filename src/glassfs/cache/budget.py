@@ -1,14 +1,12 @@
 """The memory budget: bytes are reserved before they are allocated.
 
-Callers reserve memory and wait until it is free: those of one owner (``glassfs.work``) in FIFO order, owners for equal
-numbers of bytes, so that many large requests of one user do not delay a small one of another. *Cached* bytes are
-evicted to make memory free; *reserved* bytes, which are being allocated or read, are not. A request larger than the
-whole budget is granted when nothing else is reserved.
+Those of one owner (``glassfs.work``) wait in FIFO order, owners for equal numbers of bytes, so that many large requests
+of one user do not delay a small one of another. *Cached* bytes are evicted to make memory free; *reserved* bytes, which
+are being allocated or read, are not. A request larger than the whole budget is granted when nothing else is reserved.
 
 A thread that makes one thing and needs memory for another (nested) must not wait for a thread that waits for it. Nested
-requests therefore go first. They are granted at once when all threads that hold memory are waiting as well and no
-cached bytes are in use; otherwise they wait no longer than ``settings.nested_memory`` for threads that wait without
-saying so.
+requests therefore go first: at once when all threads that hold memory wait as well and no cached bytes are in use, else
+after ``settings.nested_memory`` at the latest, as threads may wait without saying so.
 """
 
 from __future__ import annotations

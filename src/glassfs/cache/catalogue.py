@@ -1,9 +1,8 @@
 """The catalogue: rows of tables found in containers, kept on disk in the user's cache for the next process.
 
-Everything in it can be found again, so nothing here raises: a damaged file is thrown away, and one that cannot be used
-is done without. A thread of its own uses the file, as the disk may be slow or hang: callers wait up to
-``settings.catalogue_wait`` seconds for it, and after one wait failed they do not wait again until the disk has
-answered. Any thread, and any process.
+Everything in it can be found again, so nothing here raises. A thread of its own uses the file, as the disk may hang:
+callers wait up to ``settings.catalogue_wait`` seconds, and after one wait failed no more until the disk has answered.
+Any thread, and any process.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 A format may have to read much of a container to find its contents, as in a section without a table of offsets. It keeps
 what it found under a name, and asks for it before it searches again. The findings of one container are one entry of the
-catalogue, under a digest of its stamp, so a changed container has none.
-
-No method raises, and any value may be lost: formats must check what they get, and search if they get nothing.
+catalogue, under a digest of its stamp. No method raises, and any value may be lost: formats check what they get.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Recipes of blocks, and blocks too large for memory.
 
 These are decoded as a stream into an unlinked file and served from there while it grows: as far as readers need it, and
-a stretch ahead on another thread; a block of unknown size to its end when the size is needed. The kernel frees the file
-however the process ends. Files that no thread reads are dropped for those that grow if the disk is full, or if there
-are too many bytes in files. When the memory of an idle decoder is needed, the decoder is dropped; the next reader that
-needs more of the block restarts it from the start of the block.
+a stretch ahead on another thread; a block of unknown size to its end when the size is needed. Files that no thread
+reads are dropped for those that grow if the disk is full, or if there are too many bytes in files. When the memory of
+an idle decoder is needed, it is dropped, and restarted from the start of the block if a reader needs more.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from enum import Flag, auto
 from typing import NamedTuple
 
 from glassfs.codec.deflate import Bytes, adler32, crc32
+from glassfs.lazy import np
 
 
 class Covers(Flag):
@@ -81,8 +82,6 @@ def fletcher32(data: Bytes) -> int:
 
     A zero is added to an odd byte at the end. A sum that the modulus 65535 divides is 65535, unless all words are zero.
     """
-    import numpy as np
-
     even = len(data) // 2 * 2
     words = np.frombuffer(memoryview(data)[:even], ">u2")
     if even < len(data):

@@ -6,8 +6,8 @@ codec cannot produce from the stored bytes.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator
-from typing import IO, cast
 
 from glassfs.codec import deflate, lz4_block
 from glassfs.errors import Damaged, GlassfsError, Unavailable
@@ -119,7 +119,7 @@ def _unzstd_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
     import zstandard
 
     # A reader, not a decompressobj: it bounds what one step produces, whatever the input expands to.
-    reader = zstandard.ZstdDecompressor().stream_reader(cast(IO[bytes], _Pieces(pieces)))
+    reader = zstandard.ZstdDecompressor().stream_reader(_file(pieces))
     try:
         while raw := reader.read(PIECE):
             yield raw
@@ -133,21 +133,26 @@ def _zstd_error(error: Exception) -> GlassfsError:
     return Damaged(f"zstd data cannot be decoded: {error}")
 
 
-class _Pieces:
-    """A readable file object over an iterator of pieces."""
+class _Pieces(io.RawIOBase):
+    """A file of the bytes in pieces."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
         self._rest = memoryview(b"")
 
-    def read(self, size: int) -> memoryview:
-        while not self._rest:
-            try:
-                self._rest = memoryview(next(self._pieces))
-            except StopIteration:
-                break
-        taken, self._rest = self._rest[:size], self._rest[size:]
-        return taken
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        while not self._rest and (piece := next(self._pieces, None)) is not None:
+            self._rest = memoryview(piece)
+        taken, self._rest = self._rest[: len(buffer)], self._rest[len(buffer) :]
+        buffer[: len(taken)] = taken
+        return len(taken)
+
+
+def _file(pieces: Iterable[bytes]) -> io.BufferedReader:
+    return io.BufferedReader(_Pieces(pieces), PIECE)
 
 
 def _inflate_stream(pieces: Iterable[bytes]) -> Iterator[bytes]:
@@ -160,7 +165,7 @@ def _unlz4(data: Stored, size: int) -> bytes:
     try:
         return bytes(lz4.block.decompress(data, uncompressed_size=size))
     except lz4.block.LZ4BlockError:
-        # liblz4 rejects a block that does not end with literals; some writers omit them.
+        # liblz4 rejects a block that does not end with enough literals; some writers omit them.
         return b"".join(decompress_stream(LZ4, [bytes(data)], size))
 
 
@@ -170,6 +175,6 @@ _WHOLE: dict[str, Callable[[Stored, int], bytes]] = {
     DEFLATE_PREFIX: decompress_prefix,
 }
 _STREAM: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
-    NONE: iter, ZSTD: _unzstd_stream, LZ4: lz4_block.decompress_stream, DEFLATE: _inflate_stream,
-    DEFLATE_PREFIX: _inflate_stream,
+    NONE: iter, ZSTD: _unzstd_stream, DEFLATE: _inflate_stream, DEFLATE_PREFIX: _inflate_stream,
+    LZ4: lambda pieces: lz4_block.decompress_stream(_file(pieces)),
 }

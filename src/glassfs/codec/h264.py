@@ -11,11 +11,9 @@ from __future__ import annotations
 import struct
 from enum import IntEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from glassfs.lazy import NDArray, np
 
 SIDE = 16
 """Width and height of a macroblock in pixels."""
@@ -183,8 +181,6 @@ def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uin
     The chroma planes have half the rows and columns of luma, rounded up. Their last rows and columns are repeated to
     fill the last macroblocks.
     """
-    import numpy as np
-
     rows, columns, _ = target.shape
     start = len(_TYPE)
     target[..., :start] = np.frombuffer(_TYPE, np.uint8)
@@ -201,7 +197,5 @@ def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uin
 
 
 def _filled(plane: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    import numpy as np
-
     missing = ((0, height - plane.shape[0]), (0, width - plane.shape[1]))
     return plane if plane.shape == (height, width) else np.pad(plane, missing, mode="edge")

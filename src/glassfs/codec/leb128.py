@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from glassfs.lazy import NDArray, np
 
 _SHORT = tuple(bytes((value,)) for value in range(0x80))
 
@@ -55,8 +53,6 @@ def unpack(data: bytes, most: int) -> tuple[NDArray, int]:  # type: ignore[type-
 
     An integer that ``data`` cut off is left out.
     """
-    import numpy as np
-
     raw = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(raw < 0x80)[:most]
     if not len(ends):

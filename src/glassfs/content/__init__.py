@@ -1,7 +1,6 @@
 """Contents of containers: groups, arrays, images, documents and so on. They know neither files nor formats.
 
-``model`` has the kinds of content, ``data`` and ``parts`` the bytes behind them, ``blocks`` the bytes that the cache
-keeps.
+``model`` has their kinds, ``data`` and ``parts`` the bytes behind them, ``blocks`` the bytes that the cache keeps.
 """
 
 from glassfs.content.blocks import Decoded, Rendered, Stream

@@ -22,6 +22,7 @@ from glassfs.content.nested import Nested
 from glassfs.content.pieces import PIECE_BYTES, PIECE_ROWS, Piece, piece_of
 from glassfs.content.summary import LONGEST, UNSIGNED, Columns
 from glassfs.errors import Damaged, GlassfsError, LeftOut, Passing
+from glassfs.lazy import np
 from glassfs.names import component
 from glassfs.source import Source
 
@@ -59,8 +60,6 @@ def statistics(content: Stored) -> tuple[Any, ...]:
     All are None for what is no array of booleans, integers or floats; the first three also if there are no numbers.
     Raises what reading raises. Takes memory for one piece.
     """
-    import numpy as np
-
     dtype = dtypes.parsed(content.stored.dtype) if isinstance(content, Array) else np.dtype("V1")
     if not isinstance(content, Array) or dtype.kind not in "biuf":
         return None, None, None, None

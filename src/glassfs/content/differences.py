@@ -9,17 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from glassfs.codec.compression import NONE
 from glassfs.content import dtypes
 from glassfs.content.data import Data, Extent
 from glassfs.content.model import Array, Image, Undecoded
 from glassfs.errors import TooLarge
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+from glassfs.lazy import NDArray, np
 
 Difference: TypeAlias = dict[str, Any]
 COMPARED = 256 << 10
@@ -143,8 +140,6 @@ def _of_items(a: Array, b: Array) -> Difference:
     if width > LARGEST_ITEM:
         raise TooLarge(f"its items have more than {LARGEST_ITEM >> 20} MiB")
     for start, *raw in _unequal(a.data, b.data, prod(shape) if width else 0, width):
-        import numpy as np
-
         x, y = (np.frombuffer(one, dtypes.parsed(a.dtype)) for one in raw)
         with np.errstate(all="ignore"):
             places = np.flatnonzero(_differing(x, y))
@@ -162,8 +157,6 @@ def _of_items(a: Array, b: Array) -> Difference:
 
 def _measure(found: Difference, x: NDArray[Any], y: NDArray[Any]) -> None:
     """Add by how much numbers differ that do."""
-    import numpy as np
-
     for side, values in (("nan_a", x), ("nan_b", y)):
         missing = np.count_nonzero(values != values)
         if missing:
@@ -178,8 +171,6 @@ def _measure(found: Difference, x: NDArray[Any], y: NDArray[Any]) -> None:
 
 def _differing(x: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
     """Return which items of two arrays of one type and shape differ."""
-    import numpy as np
-
     differing: NDArray[np.bool_] = np.zeros(x.shape, bool)
     if x.dtype.names is not None:
         for name in x.dtype.names:

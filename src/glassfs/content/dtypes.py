@@ -1,10 +1,8 @@
 """Types of array items, as NumPy's descriptions: ``<f4``, ``|b1``, ``<M8[100ns]``. Any thread.
 
-A structured type is the text of NumPy's list: ``[('x', '<f4'), ('y', '<f4')]``. Views of numbers and times do not match
-such a text, and so leave arrays of structures out.
-
-Floats of 8 and 16 bits that NumPy lacks are widened to float32, which holds each of their values exactly. They are
-called by the names that ``ml_dtypes`` gives them.
+A structured type is the text of NumPy's list: ``[('x', '<f4'), ('y', '<f4')]``; views of numbers do not match it.
+Floats of 8 and 16 bits that NumPy lacks are widened to float32, which holds each of their values exactly. Their names
+are those of ``ml_dtypes``.
 """
 
 from __future__ import annotations
@@ -12,16 +10,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs.content.data import Data, Encoded
 from glassfs.content.parts import Converted
 from glassfs.errors import Damaged
+from glassfs.lazy import NDArray, np
 from glassfs.lru import cached_if_short
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 STRUCTURED = "["
 """The first character of a structured type's description."""
@@ -32,8 +27,6 @@ NOT_A_TYPE = (TypeError, ValueError, SyntaxError, OverflowError, MemoryError, Re
 @cached_if_short(64)
 def parsed(description: str) -> np.dtype[Any]:
     """Return the dtype that a description stands for. Raises Damaged if there is none."""
-    import numpy as np
-
     try:
         literal: Any = ast.literal_eval(description) if description.startswith(STRUCTURED) else description
         return np.lib.format.descr_to_dtype(literal)
@@ -93,8 +86,6 @@ _partial = lru_cache(partial)
 
 def _from_bfloat16(raw: bytes) -> memoryview:
     """Convert bfloat16 to float32: the stored halves are the upper ones."""
-    import numpy as np
-
     halves = np.zeros((len(raw) // 2, 2), "<u2")
     halves[:, 1] = np.frombuffer(raw, "<u2", len(raw) // 2)
     return halves.reshape(-1).view(np.uint8).data
@@ -102,16 +93,12 @@ def _from_bfloat16(raw: bytes) -> memoryview:
 
 def _from_float8(kind: str, raw: bytes) -> memoryview:
     """Convert bytes by a table of their values."""
-    import numpy as np
-
     return _values(kind)[np.frombuffer(raw, np.uint8)].view(np.uint8).data
 
 
 @lru_cache
 def _values(kind: str) -> NDArray[Any]:
     """Return the float32 of each byte."""
-    import numpy as np
-
     bits, bias, infinity, nans = _FLOAT8[kind]
     byte = np.arange(256)
     magnitude = byte & 0x7F if bits else byte

@@ -66,6 +66,11 @@ def episodes_table(
     return Table(EPISODES_KEY, count, made, records, directory, recording=recording, features=features)
 
 
+def record_cost(text: int) -> int:
+    """Return the memory in bytes that the record of an episode may take with its JSON, made of ``text`` bytes."""
+    return (8 << 10) + 48 * text  # of wide characters that all need escapes
+
+
 def recording_in(members: Iterable[Member]) -> Recording:
     """Return the recording among the members of an episode. Raises Damaged if there is none."""
     for member in members:
@@ -113,7 +118,7 @@ def with_recording(
         if found is not None and steps in (None, found):
             steps = found
             signals += 1
-    table = Table(STEPS, steps or 0, partial(_columns, members, steps or 0), width=1 + signals)
+    table = Table(STEPS, steps or 0, lambda: step_columns(members(), steps or 0), width=1 + signals)
     if signals:
         yield Member((STEPS,), table)
     if member is not None:
@@ -134,9 +139,10 @@ def is_camera(content: Content) -> bool:
     return video_of(content) is not None
 
 
-def _columns(members: Callable[[], Iterable[Member]], steps: int) -> list[Column]:
+def step_columns(members: Iterable[Member], steps: int) -> list[Column]:
+    """Return the columns of a table of ``steps`` steps: ``frame``, and the signals among the members of an episode."""
     columns = [Column(FRAME, Array(FRAME, Counted(steps), "<i8", (steps,)))]
-    for name, content in members():
+    for name, content in members:
         if isinstance(content, Array) and steps_of(content) == steps and len(columns) < WIDEST:
             columns.append(Column(b"/".join(name), content))
     return columns

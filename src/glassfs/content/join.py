@@ -1,7 +1,6 @@
-"""Rows of many containers as one table, whose blocks consist of pieces of several containers.
+"""Rows of many containers as one table, whose blocks consist of pieces of several containers. Any thread.
 
-Columns that containers have under the same name become one; where their types differ, numbers become floats and all
-else text. Any thread.
+Columns that containers have under one name become one; where their types differ, numbers become floats, all else text.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from glassfs.content.blocks import Stream
 from glassfs.content.data import Data
 from glassfs.content.model import Array, AsStored, Order
 from glassfs.content.parts import Converted, Gathered
+from glassfs.lazy import np
 from glassfs.sizes import PIECE
 
 BOX = 32 << 20
@@ -58,8 +59,6 @@ def _little_endian(raw: bytes, dtype: str) -> bytes:
 
     Bytes between the fields of structures become zeros.
     """
-    import numpy as np
-
     values = np.frombuffer(raw, dtypes.parsed(dtype))
     converted = np.zeros(len(values), dtypes.parsed(dtypes.little_endian(dtype)))
     converted[:] = values
@@ -71,8 +70,6 @@ def _pieces(data: Data, shape: tuple[int, ...], item: int) -> Iterator[bytes]:
     if len(shape) == 1:
         yield from data.pieces()
         return
-    import numpy as np
-
     # Items of the first axis are adjacent in the data, so some rows of all other axes are gathered into a box at a
     # time, which fits into memory, and the box is transposed there.
     length, rest = shape[0], shape[1:]

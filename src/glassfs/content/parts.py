@@ -20,6 +20,7 @@ from glassfs import work
 from glassfs.cache import BlockCache, Recipe
 from glassfs.content.data import Data, Location, SizedData
 from glassfs.errors import Damaged
+from glassfs.lazy import np
 from glassfs.sizes import PIECE
 
 
@@ -175,8 +176,6 @@ class Gathered(SizedData, Made):
         # NumPy takes long to load: for a few rows of an episode a program should not have to wait for it.
         if count <= 256 and "numpy" not in sys.modules:
             return b"".join(_field_of(width, stride, count).unpack(records))
-        import numpy as np
-
         return np.ndarray((count,), f"V{width}", records, strides=(stride,)).tobytes()
 
 

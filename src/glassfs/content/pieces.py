@@ -1,7 +1,4 @@
-"""Rows of containers as pieces: about a thousand rows of one container, as bytes that can be stored anywhere.
-
-Any thread.
-"""
+"""Rows of containers as pieces: about a thousand rows of one container, as bytes that can be stored. Any thread."""
 
 from __future__ import annotations
 

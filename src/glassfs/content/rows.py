@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice, pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs.content import dtypes
 from glassfs.content.data import Data
 from glassfs.content.model import Array, RaggedText, Records
 from glassfs.content.table import Column, Ragged, Table
 from glassfs.errors import Damaged, TooLarge
+from glassfs.lazy import NDArray, np
 from glassfs.names import text
 from glassfs.sizes import PIECE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LARGEST_ROW = 8 << 20
 """Bytes of a value in a row; as a list it takes many times as much."""
@@ -46,8 +44,6 @@ class Offsets:
 
     def of(self, first: int, end: int) -> NDArray[Any]:
         """Return the offsets of the rows ``[first, end]``. Raises Damaged unless they rise within the values."""
-        import numpy as np
-
         raw = self._data.read(first * self._width, (end - first + 1) * self._width)
         offsets = np.frombuffer(raw, self._dtype)
         if (offsets[1:] < offsets[:-1]).any() or (first == 0 and offsets[0] != 0) or offsets[-1] > self.total:
@@ -75,8 +71,6 @@ class EvenOffsets(Offsets):
         return row * self._length
 
     def of(self, first: int, end: int) -> NDArray[Any]:
-        import numpy as np
-
         return np.arange(first, end + 1, dtype=np.int64) * self._length
 
     def empty(self, first: int, end: int) -> int:
@@ -136,8 +130,6 @@ def of_records(records: Records) -> Iterator[Any]:
 
 def array_rows(array: Array, first: int, end: int) -> NDArray[Any]:
     """Return the rows ``[first, end)`` of an array."""
-    import numpy as np
-
     dtype, inner = dtypes.parsed(array.dtype), array.resolved_shape[1:]
     row, count = dtype.itemsize * prod(inner), end - first
     found = np.frombuffer(array.data.read(first * row, count * row), dtype) if row else np.empty(0, dtype)
@@ -152,8 +144,6 @@ def runs(data: Data, bounds: Sequence[int]) -> list[bytes]:
 
 
 def _of_array(array: Array, first: int, end: int, at_once: int, most: int | None) -> Iterator[Any]:
-    import numpy as np
-
     dtype, inner = dtypes.parsed(array.dtype), array.resolved_shape[1:]
     row = dtype.itemsize * prod(inner)
     if most is not None and row > most * dtype.itemsize:
@@ -169,8 +159,6 @@ def _of_array(array: Array, first: int, end: int, at_once: int, most: int | None
 
 
 def _of_ragged(ragged: Ragged, first: int, end: int, at_once: int, most: int | None) -> Iterator[Any]:
-    import numpy as np
-
     dtype = np.dtype(ragged.dtype)
     for run in _runs(ragged.values, offsets_of(ragged, dtype.itemsize), dtype.itemsize, first, end, at_once, most):
         yield run if dtype.kind == "V" else np.frombuffer(run, dtype).tolist()

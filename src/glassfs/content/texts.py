@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from glassfs.lazy import NDArray, np
 
 
 @dataclass(slots=True, eq=False)
@@ -55,8 +54,6 @@ class TextRows(Sequence["str | None"]):
 
     def _is_utf8(self) -> bool:
         """Return whether each row is UTF-8: all together are, and no row begins inside a character."""
-        import numpy as np
-
         try:
             self.raw.decode()
         except UnicodeDecodeError:
@@ -68,8 +65,6 @@ class TextRows(Sequence["str | None"]):
 
 def with_lengths(raw: bytes, lengths: NDArray[Any]) -> bytes:
     """Return rows of bytes, that have these lengths and stand one after another, each after its length."""
-    import numpy as np
-
     # Lengths and bytes are put in place by masks, as a loop over short rows in Python takes longer.
     count = len(lengths)
     made = np.empty(4 * count + len(raw), np.uint8)
@@ -85,8 +80,6 @@ def padded(raw: bytes, width: int, padding: str, missing: bytes = b"") -> TextRo
     """Return the rows of strings of ``width`` bytes that end at the first zero (``end``), or before the last ``zeros``
     or ``spaces``. Rows that are ``missing`` are None, unless that is empty.
     """
-    import numpy as np
-
     # Rows are short and many. A step over one byte of all rows is several times as fast as one over all bytes of a row.
     matrix = np.frombuffer(raw, np.uint8).reshape(-1, width)
     turned = np.ascontiguousarray(matrix.T)
@@ -107,8 +100,6 @@ def padded(raw: bytes, width: int, padding: str, missing: bytes = b"") -> TextRo
 
 def coded(numbers: NDArray[Any], texts: Sequence[str | None]) -> TextRows:
     """Return the text of each number, which is its index in ``texts``. Raises IndexError for another number."""
-    import numpy as np
-
     rows = [b"" if one is None else one.encode("utf-8", "backslashreplace") for one in texts]
     lengths = np.array([len(row) for row in rows], np.int64)[numbers]
     present = np.array([one is not None for one in texts], bool)[numbers]

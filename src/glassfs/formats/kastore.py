@@ -1,12 +1,10 @@
 """kastore: stores of one-dimensional arrays under keys that are paths (docs/formats/kastore.md, cited as §).
 
-Stores are uncompressed: every array is a range of the file. The index is read a stretch at a time and not kept; each
-pass recomputes every offset from the lengths (§3), so accepted arrays lie inside the file. ``glassfs.formats.tskit``
-interprets the arrays of a tskit tree sequence.
+Any thread. Every array is a range of the file. The index is read a stretch at a time and not kept; each pass recomputes
+every offset from the lengths (§3). ``glassfs.formats.tskit`` interprets the arrays of a tskit tree sequence.
 
-Any thread may call any function. An index that contradicts itself or the file raises Damaged: for the first store on
-opening, for appended ones (§5) on listing. If the chain of appended stores is broken, the rest is not shown; the log
-and ``check`` report it.
+An index that contradicts itself or the file raises Damaged: for the first store on opening, for appended ones (§5) on
+listing. If the chain of appended stores is broken, the rest is not shown; the log and ``check`` report it.
 """
 
 from __future__ import annotations

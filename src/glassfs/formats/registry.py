@@ -1,11 +1,9 @@
 """The known formats, and opening a source with the right one.
 
-Third parties add a format with an entry point in the group ``glassfs.formats``: the entry point's name is the format's
-name, its value a ``Format``.
-
-The first bytes of a file decide its format, or its last ones if a format keeps its index there. In stores where reading
-them is too slow (``Store.is_remote``), the file name decides whether the file is listed as a container, and its bytes
-decide when a reader enters it.
+Third parties add a format with an entry point in the group ``glassfs.formats``, called as the format; its value is a
+``Format``. The first bytes of a file decide its format, or its last ones if a format keeps its index there. In stores
+where reading them is too slow (``Store.is_remote``), the file name decides whether the file is listed as a container,
+and its bytes decide when a reader enters it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One row for each tree sequence: what the table ``trees`` over a folder has of it (docs/formats/kastore.md §6).
 
-Counts come from the lengths of columns; samples and trees are counted in one pass over their columns, which is why
-those of very large tree sequences are unknown. Top-level metadata have columns where their schema has ``codec: json``
-and declares properties of simple types, also those of objects in it. Any thread. Reading raises the errors of the data;
-values that break tskit's rules are unknown.
+Counts come from the lengths of columns; samples and trees are counted in one pass over their columns, unless these are
+very large. Top-level metadata have columns where their schema has ``codec: json`` and declares properties of simple
+types, also those of objects in it. Any thread. Reading raises the errors of the data.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import Any
 from glassfs.content.episodes import TEXT, TEXTS
 from glassfs.content.summary import BOOLEAN, INTEGER, NUMBER, Columns
 from glassfs.formats.tskit import LONGEST_NAME, TreeSequence, length_of
+from glassfs.lazy import np
 
 NAME = "trees"
 COUNTS = {
@@ -128,8 +128,6 @@ def _value(metadata: Any, path: tuple[str, ...], dtype: str) -> Any:
 
 def _num_samples(sequence: TreeSequence) -> int | None:
     """Return how many nodes are samples; None if there are too many nodes to be counted."""
-    import numpy as np
-
     flags = sequence.column("nodes/flags", "uint32")
     if flags is None or flags.data.size > LARGEST_READ:
         return None
@@ -142,8 +140,6 @@ def _num_trees(sequence: TreeSequence) -> int | None:
 
     None if there are too many edges, or one is not an interval of the sequence.
     """
-    import numpy as np
-
     length = sequence.sequence_length()
     left, right = sequence.column("edges/left", "float64"), sequence.column("edges/right", "float64")
     if left is None or right is None or not 0 < length < math.inf:

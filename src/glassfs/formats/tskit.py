@@ -1,8 +1,7 @@
-"""tskit tree sequences stored in kastore: text, tables and checks (docs/formats/kastore.md §6).
+"""tskit tree sequences stored in kastore: text, tables and checks (docs/formats/kastore.md §6). Any thread.
 
-Text columns become text beside the arrays; columns are checked against each other one stretch in memory at a time. This
-module does not know how arrays are stored. Any thread may call any function. Reading raises the errors of the data.
-Violated rules never raise: they leave text out or are reported as faults.
+Text columns become text beside the arrays; columns are checked against each other one stretch in memory at a time.
+Reading raises the errors of the data. Violated rules never raise: they leave text out or are reported as faults.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from glassfs.content.allowance import EXPANSION
 from glassfs.content.data import Data
 from glassfs.errors import TooLarge
 from glassfs.formats.registry import Opening
+from glassfs.lazy import np
 
 
 class Rule(NamedTuple):
@@ -267,8 +267,6 @@ class TreeSequence:
                 yield Fault(key, f"has {length_of(column)} rows, but edges has {self.rows('edges')}")
 
     def _value_faults(self) -> Iterator[Fault]:
-        import numpy as np
-
         for key, rule in RULES.items():
             for trait in rule.traits:
                 table, _, lowest = trait.removeprefix("row:").partition(">=")
@@ -297,8 +295,6 @@ class TreeSequence:
 
     def _first_wrong(self, keys: Sequence[str], are_valid: Callable[..., Any], reason: str) -> Iterator[Fault]:
         """Yield the first row of the columns, read side by side, whose values are wrong."""
-        import numpy as np
-
         columns = [column for key in keys if (column := self.column(key, RULES[key].kind)) is not None]
         if len(columns) < len(keys) or len(set(map(length_of, columns))) > 1:
             return
@@ -358,8 +354,6 @@ class TreeSequence:
 
         Records that break its schema name none, nor do those behind the first MOST_RECORDS or RECORD_BYTES.
         """
-        import numpy as np
-
         rows, found = self._ragged_text("provenances/record"), dict[tuple[str, str], None]()
         if rows is None:
             return []
@@ -392,8 +386,6 @@ def _is_within(values: Any, lowest: float, end: float) -> Any:
 
 def _rises(offsets: Array, end: int) -> bool:
     """Return whether offsets go from 0 to ``end`` without decreasing."""
-    import numpy as np
-
     last = 0
     for number, piece in enumerate(offsets.data.pieces()):
         values = np.frombuffer(piece, offsets.dtype)

@@ -1,17 +1,13 @@
 """A cache on disk, of blocks and small values: one SQLite file, shared by the processes of one user.
 
-Each value has a checksum, and the least recently used one is evicted first. Everything in it can be found again: after
-the first error, unless it only says that another process is at work or that this one lacks memory or descriptors, one
-line is logged and the cache seems empty as long as this process lives. A damaged file is removed, so that the next
-process starts with an empty one.
+Each value has a checksum, and the one that was stored first is evicted first: readers never change the file. After the
+first error, unless another process is at work or this one lacks memory or descriptors, one line is logged and the cache
+seems empty as long as this process lives. A damaged file is removed, so that the next process starts with an empty one.
 
 The journal is SQLite's rollback journal: a write-ahead log needs memory that is shared with other processes, which
 fails on network file systems, and a truncated file would kill the process. Nothing waits for the disk, so after a crash
-of the machine the checksums decide what is left.
-
-Any thread; several processes may use one file. Everything runs in the calling thread, one call at a time, which waits
-up to a quarter of a second for other threads, and as long for other processes. A forked process may go on using the
-cache.
+of the machine the checksums decide what is left. Any thread: each call runs in its own, and waits up to a quarter of a
+second for other threads, and as long for other processes. A forked process may go on using the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ import os
 import sqlite3
 import stat
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
@@ -34,7 +29,7 @@ from glassfs.forks import around_fork
 from glassfs.persistent import private
 from glassfs.settings import settings
 
-SCHEMA = 6
+SCHEMA = 7
 SUFFIXES = ("", "-journal")
 JOURNAL = 256 << 10
 PAGE = 65536
@@ -42,8 +37,6 @@ PAGE = 65536
 LARGEST_VALUE = 16 << 20
 ALONG_BYTES = 4096
 """Larger values are not read along with others."""
-USE_SECONDS, USES_AT_ONCE = 600, 64
-"""A use is noted if the previous one is older, together with others: each change of the file costs a transaction."""
 _BUSY = ("locked", "busy")
 _OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error", "locking protocol")
 """Words of SQLite's messages: its codes are known from Python 3.11 on."""
@@ -53,15 +46,13 @@ _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be
 _OLD = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _TABLES = (
-    "CREATE TABLE entries "
-    "(key BLOB NOT NULL UNIQUE, checksum BLOB NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL)",
-    "CREATE INDEX entries_used ON entries (used)",
+    "CREATE TABLE entries (key BLOB NOT NULL UNIQUE, checksum BLOB NOT NULL, data BLOB NOT NULL)",
     f"PRAGMA user_version = {SCHEMA}",
 )
-_OLDEST = "DELETE FROM entries WHERE rowid = (SELECT rowid FROM entries ORDER BY used, rowid LIMIT 1)"
+_OLDEST = "DELETE FROM entries WHERE rowid = (SELECT min(rowid) FROM entries)"
 _WITH_OTHERS = """
 WITH wanted AS (SELECT rowid AS at FROM entries WHERE key = :key)
-SELECT key, checksum, used, data FROM entries, wanted
+SELECT key, checksum, data FROM entries, wanted
 WHERE entries.rowid BETWEEN at - at % :count AND at - at % :count + :count - 1
     AND (entries.rowid = at OR length(data) <= :small) AND typeof(data) = 'blob'
 """
@@ -86,8 +77,6 @@ class PersistentCache:
         self._budget = budget
         self._level = level
         self._connection: sqlite3.Connection | None = None
-        self._used: set[bytes] = set()
-        """Keys whose use is to be noted."""
         self._is_off = False
         self._lock = threading.Lock()
         try:
@@ -104,8 +93,8 @@ class PersistentCache:
             left = most_bytes
             connection.execute("BEGIN")  # the file is locked once for all
             for key in keys:
-                row = connection.execute("SELECT checksum, used, data FROM entries WHERE key = ?", (key,)).fetchone()
-                data = None if row is None else self._used_value(connection, key, *row)
+                row = connection.execute("SELECT checksum, data FROM entries WHERE key = ?", (key,)).fetchone()
+                data = None if row is None else _checked(connection, key, *row)
                 found.append(data)
                 left -= len(data or b"")
                 if left <= 0:
@@ -125,7 +114,7 @@ class PersistentCache:
         def do(connection: sqlite3.Connection) -> dict[bytes, bytes]:
             wanted = {"key": key, "count": count, "small": ALONG_BYTES}
             rows = connection.execute(_WITH_OTHERS, wanted).fetchall()
-            found = ((row[0], self._used_value(connection, *row)) for row in rows)
+            found = ((row[0], _checked(connection, *row)) for row in rows)
             return {other: data for other, data in found if data is not None}
 
         return self._do(do) or {}
@@ -133,7 +122,7 @@ class PersistentCache:
     def store(self, values: Mapping[bytes, Data]) -> None:
         """Store values, if possible, replacing those of equal keys; leave out those too large."""
         rows = [
-            (key, _checksum(key, value), _now(), value) for key, value in values.items()
+            (key, _checksum(key, value), value) for key, value in values.items()
             if len(value) <= min(self._budget, LARGEST_VALUE)
         ]
 
@@ -144,10 +133,10 @@ class PersistentCache:
             # The lock for writing is taken first, so that no other process adds rows between the sum of the sizes and
             # the insertion.
             connection.execute("BEGIN IMMEDIATE")
-            size = sum(len(row[3]) for row in rows)
+            size = sum(len(row[2]) for row in rows)
             while _bytes_in_use(connection) + size > self._budget and connection.execute(_OLDEST).rowcount:
                 pass
-            connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?, ?)", rows)
+            connection.executemany("INSERT OR REPLACE INTO entries VALUES (?, ?, ?)", rows)
             connection.execute("COMMIT")
             if _number(connection, "PRAGMA page_count") * PAGE > self._budget:  # it was larger last time
                 connection.executescript("PRAGMA incremental_vacuum")  # execute would free a single page
@@ -156,8 +145,6 @@ class PersistentCache:
 
     def close(self) -> None:
         """Release everything; afterwards the cache seems empty. May be called twice."""
-        if self._used:
-            self._do(self._write_uses)
         with self._lock:
             self._switch_off()
 
@@ -170,10 +157,7 @@ class PersistentCache:
                 return None
             if self._connection is None:
                 self._connection = _opened(self._path)
-            found = do(self._connection)
-            if len(self._used) >= USES_AT_ONCE:
-                self._write_uses(self._connection)
-            return found
+            return do(self._connection)
         except Exception as error:  # a damaged file may cause any
             # That another process holds the lock, or that this one lacks memory or descriptors, passes. Any other error
             # would come again, and each time cost a reader the wait for a disk that fails.
@@ -203,23 +187,13 @@ class PersistentCache:
             with suppress(sqlite3.Error):
                 connection.close()
 
-    def _used_value(
-        self, connection: sqlite3.Connection, key: bytes, checksum: bytes, used: int, data: object,
-    ) -> bytes | None:
-        """Return a stored value and note its use; delete a damaged one."""
-        if isinstance(data, bytes) and checksum == _checksum(key, data):
-            if not 0 <= _now() - used < USE_SECONDS:
-                self._used.add(key)
-            return data
-        connection.execute("DELETE FROM entries WHERE key = ?", (key,))
-        return None
 
-    def _write_uses(self, connection: sqlite3.Connection) -> None:
-        used, self._used = self._used, set()
-        with suppress(sqlite3.OperationalError):  # a read-only disk can still be read
-            connection.execute("BEGIN IMMEDIATE")
-            connection.executemany("UPDATE entries SET used = ? WHERE key = ?", [(_now(), key) for key in used])
-            connection.execute("COMMIT")
+def _checked(connection: sqlite3.Connection, key: bytes, checksum: bytes, data: object) -> bytes | None:
+    """Return a stored value; delete a damaged one."""
+    if isinstance(data, bytes) and checksum == _checksum(key, data):
+        return data
+    connection.execute("DELETE FROM entries WHERE key = ?", (key,))
+    return None
 
 
 def _checksum(key: bytes, value: Data) -> bytes:
@@ -302,10 +276,6 @@ def _number(connection: sqlite3.Connection, statement: str) -> int:
     return int(connection.execute(statement).fetchone()[0])
 
 
-def _now() -> int:
-    return int(time.time())
-
-
 def _hold_all() -> None:
     _held.extend(cache for cache in list(_all) if cache._lock.acquire(timeout=settings.disk_lock))
 
@@ -319,7 +289,7 @@ def _renew_all() -> None:
     _held.clear()
     for cache in list(_all):
         _inherited.append(cache._connection)
-        cache._lock, cache._connection, cache._used = threading.Lock(), None, set()
+        cache._lock, cache._connection = threading.Lock(), None
 
 
 _all: WeakSet[PersistentCache] = WeakSet()

@@ -1,10 +1,9 @@
-"""Open a folder of this user alone, on a path that no other user can change.
+"""Open a folder of this user alone, on a path that no other user can change. Any thread.
 
 Root or the user must own each folder on the way, and no other user may write to it, unless its sticky bit keeps other
 users from replacing its entries. A link is followed only if no other user may write to its folder at all. The folder
 itself is no link. So what the path names stays what was checked, also for SQLite, which opens files by their path.
-
-Modes decide: an access list counts as far as the bits of the group show it. Any thread.
+Modes decide: an access list counts as far as the bits of the group show it.
 """
 
 from __future__ import annotations

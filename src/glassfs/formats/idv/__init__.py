@@ -1,16 +1,12 @@
 """ML.NET's binary data view (``.idv``): a table in blocks of rows, each column encoded and compressed on its own.
 
-Modules, lowest first: ``runs`` reads integers and strings and decodes sequences of values, ``codecs`` parses column
-types, ``blocks`` locates and decompresses blocks and decodes their vectors, ``columns`` serves byte ranges of
-columns, ``table`` parses header and tables, ``check`` finds errors that reading does not reveal, and this module makes
-contents of columns, metadata and schema. Opening reads the table of contents once. Opened files are immutable except
-for caches that belong to the container; any thread may use them.
+Modules, lowest first: ``runs`` decodes sequences of values, ``codecs`` parses column types, ``blocks`` decompresses
+blocks and decodes their vectors, ``columns`` serves byte ranges of columns, ``table`` parses header and tables,
+``check`` finds errors that reading does not reveal, and this module makes contents. Any thread may use opened files.
 
 A file with a wrong header or table of contents is refused. A column with an unknown codec or compression, or with
-impossible parameters, is listed in the schema but has no file. Damaged metadata cost only themselves. A damaged block
-costs its own rows, and the sizes of a column whose sizes only blocks give.
-
-Byte layout: docs/formats/idv.md.
+impossible parameters, is listed in the schema but has no file. Damaged metadata cost only themselves; a damaged block
+its own rows, and the sizes of a column whose sizes only blocks give. Byte layout: docs/formats/idv.md.
 """
 
 from __future__ import annotations

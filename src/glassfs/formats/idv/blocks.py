@@ -1,12 +1,10 @@
 """Blocks of a column: location, decompression, and passes over them; the vectors of a block, dense or sparse.
 
-Facts: docs/formats/idv.md §4, §5, §8.4.
-
-Blocks are decompressed through the cache. Of a DEFLATE stream only the bytes that the lookup table declares are used,
-as in ML.NET. Of the vectors of a block only where its rows begin is kept: elements are expanded for the requested
-range, so a row of 2^31 slots with one entry costs no more than any other. Sizes of columns of variable-length vectors
-need one pass over the block headers, made on first demand. Any thread may use this module. Reading a damaged block
-raises Damaged; a block is checked whole before it gives its first value.
+Facts: docs/formats/idv.md §4, §5, §8.4. Of a DEFLATE stream only the bytes that the lookup table declares are used, as
+in ML.NET. Of the vectors of a block only where its rows begin is kept: elements are expanded for the requested range,
+so a row of 2^31 slots with one entry costs no more than any other. Sizes of columns of variable-length vectors need one
+pass over the block headers, made on first demand. Any thread. Reading a damaged block raises Damaged; a block is
+checked whole before it gives its first value.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
@@ -28,12 +26,10 @@ from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats.idv.codecs import Codec
 from glassfs.formats.idv.runs import Block, Item, ValueRun
+from glassfs.lazy import NDArray, np
 from glassfs.lru import LRU
 from glassfs.sizes import PIECE
 from glassfs.source import Source
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 FIRST_OFFSET = 256
 ENTRY_SIZE = 16
@@ -239,8 +235,6 @@ class Vectors:
 
         ``_starts`` has these positions among all elements, the stored ones, and the indices.
         """
-        import numpy as np
-
         rows = self.block.rows
         counts = self.block.integers(counts_at, rows).astype(np.int64)
         lengths = self.block.integers(8, rows).astype(np.int64) if not self._length else np.full(rows, self._length)
@@ -267,8 +261,6 @@ class Vectors:
 
     def starts(self, row: int, count: int, is_stored: bool = False) -> NDArray[Any]:
         """Return the number of (stored) elements before each of ``count`` rows from ``row`` on."""
-        import numpy as np
-
         if self.is_dense:
             return np.arange(row, row + count) * self._length
         starts: NDArray[Any] = self._starts[is_stored][row : row + count]
@@ -309,8 +301,6 @@ class Vectors:
 
     def _slots(self, first: int, end: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the slots of stored elements ``[first, end)`` of the block, and the first element of their rows."""
-        import numpy as np
-
         slots: NDArray[Any] = np.arange(first, end)
         if self.is_dense:
             return slots % self._length, slots // self._length * self._length
@@ -326,8 +316,6 @@ class Vectors:
 
     def _check_indices(self) -> None:
         """Raise Damaged unless the indices of each row rise within its length."""
-        import numpy as np
-
         starts, _, indices = self._starts
         last = -1
         for first in range(0, int(indices[-1]), INDICES_AT_ONCE):

@@ -18,6 +18,7 @@ from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, located
 from glassfs.formats.idv.columns import ColumnValues
 from glassfs.formats.idv.runs import Texts, shown
 from glassfs.formats.idv.table import TAIL, ColumnEntry, IdvFile, MetadataEntry, is_damage
+from glassfs.lazy import np
 
 MOST_FAULTS = 20  # of one kind for one column
 
@@ -73,8 +74,6 @@ def _layout(opened: IdvFile) -> Iterator[tuple[int, int, str]]:
 
 
 def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
-    import numpy as np
-
     for number in range(blocks.count):
         with suppress(Damaged):
             yield from _block_faults(blocks, number, f"{place}, block {number}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from glassfs.content import Data, Location, Made, Parted, Records, Regular, Slice
 from glassfs.content.data import SizedData
@@ -18,11 +18,9 @@ from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks, Vectors
 from glassfs.formats.idv.codecs import INT32
 from glassfs.formats.idv.runs import Item, Texts
+from glassfs.lazy import NDArray, np
 from glassfs.once import once
 from glassfs.sizes import PIECE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 TEXT_SLOTS = 1 << 16
 """Texts of vectors that are made at a time."""
@@ -44,8 +42,6 @@ class _Array(SizedData, Made):
         return PIECE // max(8, self.unit)
 
     def make(self, first: int, count: int) -> memoryview:
-        import numpy as np
-
         return np.ascontiguousarray(self._give(first, count)).view("u1").data
 
 
@@ -113,8 +109,6 @@ def row_ends(blocks: Blocks) -> Data:
     is_stored = blocks.codec.size > 0
 
     def ends(first: int, count: int) -> NDArray[Any]:
-        import numpy as np
-
         bounds = blocks.totals(is_stored)
         found, end = [], min(first + count, blocks.rows)
         row = first

@@ -1,10 +1,8 @@
-"""Integers and strings as stored, and runs: values of one item codec in a block, decoded by range.
-
-Facts: docs/formats/idv.md §1, §8.1 to §8.3, §8.5.
+"""Integers and strings as stored, and runs: values of one item codec in a block, decoded by range. Any thread.
 
 A run is all values of a block of single values, or all stored elements of a block of vectors. Decoding a range takes
-memory in proportion to the range. Texts are converted as a whole before the first one is shown. Any thread may use a
-run.
+memory in proportion to the range. Texts are converted as a whole before the first one is shown. Facts:
+docs/formats/idv.md §1, §8.1 to §8.3, §8.5.
 """
 
 from __future__ import annotations
@@ -14,15 +12,13 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.codec import leb128
 from glassfs.content import Data, Stream
 from glassfs.errors import Damaged, TooLarge
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from glassfs.lazy import NDArray, np
 
 EPOCH = 621_355_968_000_000_000
 """1970-01-01, in ticks of 100 ns since 0001-01-01."""
@@ -79,8 +75,6 @@ class Block:
         return buffer
 
     def integers(self, offset: int, count: int, dtype: str = "<i4") -> NDArray[Any]:
-        import numpy as np
-
         return np.frombuffer(self.read(offset, count * np.dtype(dtype).itemsize), dtype)
 
     def integer(self, offset: int) -> int:
@@ -125,8 +119,6 @@ class ValueRun:
 
     def filled(self, count: int) -> NDArray[Any]:
         """Return ``count`` copies of the value of elements that are not stored."""
-        import numpy as np
-
         return np.zeros(count, self.item.unit) if self.fill == 0 else np.full(count, self.fill, self.item.unit)
 
 
@@ -140,8 +132,6 @@ class BitRun(ValueRun):
         return -(-count // 8)
 
     def values(self, first: int, count: int) -> NDArray[Any]:
-        import numpy as np
-
         start, skipped = divmod(first, 8)
         packed = self.block.integers(self.base + start, -(-(skipped + count) // 8), "u1")
         bits: NDArray[Any] = np.unpackbits(packed, count=skipped + count, bitorder="little")
@@ -185,8 +175,6 @@ class ZonedTimes(ValueRun):
         return count * 10
 
     def values(self, first: int, count: int) -> NDArray[Any]:
-        import numpy as np
-
         minutes = self._minutes(first, count).astype(np.int64)
         local = self.block.integers(self.base + 2 * self.total + 8 * first, count, "<i8")
         is_missing = (local == NO_TIME) | (minutes == -(1 << 15))
@@ -212,8 +200,6 @@ class ZoneOffsets(ZonedTimes):
 
 
 def _since_1970(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> NDArray[Any]:
-    import numpy as np
-
     if (((ticks < 0) | (ticks > 3_155_378_975_999_999_999)) & ~is_missing).any():
         raise block.damage("has a time outside the years 1 to 9999")
     return np.where(is_missing, NO_TIME, np.where(is_missing, 0, ticks) - EPOCH)
@@ -273,8 +259,6 @@ class Texts(ValueRun):
             return False
 
     def values(self, first: int, count: int) -> NDArray[Any]:
-        import numpy as np
-
         texts = np.empty(count, object)
         if count:
             stored = self.block.integers(self.base + 4 + 4 * first, count, "<u4")
@@ -309,8 +293,6 @@ class Texts(ValueRun):
 
     def _check_ends(self) -> int:
         """Return the last end. Raises Damaged if ends decrease or a missing text is not empty."""
-        import numpy as np
-
         last = 0
         for first in range(0, self.total, TEXT_PIECE):
             count = min(TEXT_PIECE, self.total - first)

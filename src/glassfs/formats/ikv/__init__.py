@@ -1,14 +1,11 @@
-"""iKv documents (``.ikv``): a named tree of values, in the binary forms iKv1 and iKv2 or as text.
+"""iKv documents (``.ikv``): a named tree of values, in the binary forms iKv1 and iKv2 or as text. Any thread.
 
-This module opens documents of any form (§4, §5, §9). ``nodes`` checks nodes, ``contents`` makes
-contents of them and reads the root of iKv2 through its index. ``text`` converts the text form to the binary one,
-so all other modules handle only that. Any thread may use this package.
+This module opens documents of any form (§4, §5, §9). ``nodes`` checks nodes, ``contents`` makes contents of them and
+reads the root of iKv2 through its index. ``text`` converts the text form to the binary one.
 
 Documents in iKv1 or text are checked whole on opening and refused if anything is wrong. Of iKv2, only header and index
-are checked; an entry with a bad payload is shown as a Blob and left out of the whole document. Each object is a group,
-listed on demand; each array is one content. Of members with equal keys the last one counts.
-
-Facts: docs/formats/ikv.md; § in this package cites its sections.
+are checked; an entry with a bad payload is shown as a Blob and left out of the whole document. Of members with equal
+keys the last one counts. Facts: docs/formats/ikv.md; § in this package cites its sections.
 """
 
 from __future__ import annotations

@@ -38,6 +38,7 @@ from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.formats.ikv import nodes
 from glassfs.formats.ikv.nodes import DEEPEST, WINDOW, NodeReader, NodeSpan, part, shown
 from glassfs.formats.registry import Opening
+from glassfs.lazy import np
 from glassfs.source import Source
 
 LARGEST_RENDERING = 64 << 20  # docs/manual/troubleshooting.md
@@ -407,7 +408,5 @@ def _integers(source: Source, cache: BlockCache, start: int, end: int, count: in
 
 def _signed(values: Any) -> bytes:
     """Decode zigzag numbers (``value << 1 ^ value >> 63``) to 8 bytes each."""
-    import numpy as np
-
     signed = (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
     return bytes(signed.astype("<u8", copy=False).data)

@@ -1,8 +1,7 @@
-"""Nodes of an iKv document: reading single fields, and checking whole nodes (§2, §3, §7).
+"""Nodes of an iKv document: reading single fields, and checking whole nodes without building values (§2, §3, §7).
 
-A ``NodeReader`` reads single fields, and measures nodes: it checks them without building values. Every node is measured
-before it is shown, and each use checks every bound again. A reader is for one thread and holds one window of the file.
-Format errors raise Damaged.
+Every node is measured before it is shown, and each use checks every bound again. A reader is for one thread and holds
+one window of the file. Format errors raise Damaged.
 """
 
 from __future__ import annotations

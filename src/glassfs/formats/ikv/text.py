@@ -1,10 +1,7 @@
-"""The text form of iKv documents, converted to the binary form (§9).
+"""The text form of iKv documents, converted to a root node of the binary form iKv1 (§9). Pure functions.
 
-Opening parses the whole text into a root node as in iKv1. Errors raise Refused with the line number. Pure functions;
-any thread may call them.
-
-Where the description is ambiguous: numbers are decimal, at most one comma follows a value, and an array that contains a
-null has no element type.
+Errors raise Refused with the line number. Where the description is ambiguous: numbers are decimal, at most one comma
+follows a value, and an array that contains a null has no element type.
 """
 
 from __future__ import annotations
@@ -28,13 +25,15 @@ from glassfs.formats.ikv.nodes import (
 )
 from glassfs.formats.registry import BUILT_IN, HEAD, Head
 
-_SPACE = re.compile(rb"[ \t\r\n\v\f]*")
-_TOKEN = re.compile(rb'[ \t\r\n\v\f]*(?:"([^"\\]*)"|((?!//|#)[^ \t\r\n\v\f,"\[\]{}]+)|([,\[\]{}]))')
-_QUOTED, _WORD, _SIGN = range(1, 4)
-"""The groups of a token, of which each match has one."""
-_PLAIN = re.compile(rb'[^"\\]*')
-_QUOTE = ord('"')
-_TAG = re.compile(rb'(ikv[12])(?=[ \t\r\n\v\f"])')
+_TOKEN = re.compile(
+    rb'[ \t\r\n\v\f]*(?:"([^"\\]*)"|(?:#|//)[^\n]*|([^ \t\r\n\v\f,"\[\]{}]+)|([,\[\]{}]|\Z)|("))'
+)
+"""A token, or a comment; one of them is next in any text."""
+_QUOTED, _WORD, _SIGN, _OPEN = range(1, 5)
+"""The groups of a token, of which each match has one, and a comment none: _OPEN begins any other string."""
+_ESCAPED = re.compile(rb'\\.|"', re.DOTALL)
+_BRACE, _END = (_SIGN, b"{"), (_SIGN, b"")
+_TAGS = {(_WORD, b"ikv1"): 1, (_WORD, b"ikv2"): 2}
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
 _DOUBLE = re.compile(rb"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _WORDS = {b"true": b"\4\1", b"false": b"\4\0", b"null": b"\0"}
@@ -81,6 +80,10 @@ class _Ended(Exception):
     """The text ends too early."""
 
 
+Token = tuple[int, bytes]
+"""The kind of a token and its text, of a string without quotes and escapes; ``_END`` is the end of the text."""
+
+
 class _Parser:
     """Parses a text from its start. Raises _Ended, or ValueError with a reason to follow "line N"."""
 
@@ -94,57 +97,56 @@ class _Parser:
 
     def document(self) -> None:
         """Parse the whole document."""
-        first = self._next()
-        tag = _TAG.match(self._text, self.position)
-        if tag:
-            self.version = int(tag[1][3:])
-            self.position = tag.end()
-            kind, self.root_name = self._token()
-            if kind == _SIGN:
-                raise ValueError("has no name after the version") if self.root_name else _Ended
-            if self._next() != ord("{"):
-                raise ValueError("has no brace after the root's name")
-        elif first not in b'{"':
-            raise ValueError("starts without a version, brace or quoted key")
-        has_braces = self._next() == ord("{")
-        self.position += has_braces
+        token = self._token()
+        self.version = _TAGS.get(token)
+        if self.version is not None:
+            name = self._token()
+            if name[0] == _SIGN:
+                raise self._unexpected(name, "a name after the version")
+            self.root_name, token = name[1], self._token()
+            if token != _BRACE:
+                raise self._unexpected(token, "a brace after the root's name")
+        elif token != _BRACE and token[0] != _QUOTED:
+            raise self._unexpected(token, "a version, brace or quoted key")
         self.is_begun = True
-        self.root = bytes((OBJECT,)) + self._object(b"}" if has_braces else b"", 1)
-        if self._peek() is not None:
+        has_braces = token == _BRACE
+        root = self._object(self._token() if has_braces else token, b"}" if has_braces else b"", 1)
+        self.root = bytes((OBJECT,)) + root
+        if self._token() != _END:
             raise ValueError("continues after the root")
 
-    def _object(self, closing: bytes, levels: int) -> bytearray:
-        """Parse an object in so many levels, itself included, up to its end, and return its payload.
+    def _object(self, token: Token, closing: bytes, levels: int) -> bytearray:
+        """Parse an object in so many levels, itself included, from its first token on, and return its payload.
 
         The end is a brace, or that of the text if ``closing`` is empty.
         """
         # Counts come before the items, but are known only now: so each object or array collects its items in bytes of
         # its own, which move into the one around it when it ends.
         count, members = 0, bytearray()
-        kind, key = self._token()
-        while kind != _SIGN or key != closing:
+        while token != (_SIGN, closing):
+            kind, key = token
             if kind != _QUOTED:
-                raise self._unexpected(key, "a quoted key")
+                raise self._unexpected(token, "a quoted key")
             if len(key) > LONGEST_NAME:
                 raise ValueError(f"has a key of {len(key)} bytes")
-            tag, payload = self._value(*self._token(), levels)
+            tag, payload = self._value(self._token(), levels)
             members += leb128.encode(len(key)) + key
             members.append(tag)
             members += payload
             count += 1
-            kind, key = self._token_after_value()
+            token = self._token_after_value()
         return bytearray(leb128.encode(count)) + members
 
     def _array(self, levels: int) -> bytearray:
         items, ends, types = bytearray(), array("I"), 0
-        kind, token = self._token()
-        while kind != _SIGN or token != b"]":
-            tag, payload = self._value(kind, token, levels)
+        token = self._token()
+        while token != (_SIGN, b"]"):
+            tag, payload = self._value(token, levels)
             items.append(tag)
             items += payload
             ends.append(len(items))
             types |= 1 << tag
-            kind, token = self._token_after_value()
+            token = self._token_after_value()
         element = next((tag for tag in (STRING, INTEGER, DOUBLE, BOOLEAN) if types == 1 << tag), NULL)
         made = bytearray((element,)) + leb128.encode(len(ends))
         if element == NULL:
@@ -155,73 +157,46 @@ class _Parser:
             start = end
         return made
 
-    def _value(self, kind: int, token: bytes, levels: int) -> tuple[int, bytes | bytearray]:
+    def _value(self, token: Token, levels: int) -> tuple[int, bytes | bytearray]:
         """Return type and payload of the value that begins with a token."""
+        kind, text = token
         if kind == _QUOTED:
-            return STRING, leb128.encode(len(token)) + token
+            return STRING, leb128.encode(len(text)) + text
         if kind == _WORD:
-            return _word(token)
-        if token not in (b"{", b"["):
+            return _word(text)
+        if text not in (b"{", b"["):
             raise self._unexpected(token, "a value")
         if levels == DEEPEST:
             raise ValueError(f"is nested more than {DEEPEST} deep")
-        return (OBJECT, self._object(b"}", levels + 1)) if token == b"{" else (ARRAY, self._array(levels + 1))
+        if text == b"[":
+            return ARRAY, self._array(levels + 1)
+        return OBJECT, self._object(self._token(), b"}", levels + 1)
 
-    def _token(self) -> tuple[int, bytes]:
-        """Return the kind of the next token, and the token; a sign of no bytes at the end of the text."""
-        while True:
-            found = _TOKEN.match(self._text, self.position)
-            if found and found.lastindex:
+    def _token(self) -> Token:
+        """Return the next token."""
+        kind = None
+        while kind is None:
+            found: re.Match[bytes] = _TOKEN.match(self._text, self.position)  # type: ignore[assignment]  # always matches
+            self.position, kind = found.end(), found.lastindex
+        return (_QUOTED, self._escaped()) if kind == _OPEN else (kind, found[kind])
+
+    def _escaped(self) -> bytes:
+        """Return the rest of a string with escapes."""
+        start = self.position
+        # A loop, as an expression for a string of any length takes memory for each escape in it.
+        for found in _ESCAPED.finditer(self._text, start):
+            if found[0] == b'"':
                 self.position = found.end()
-                return found.lastindex, found[found.lastindex]
-            character = self._peek()
-            if character is None:
-                return _SIGN, b""
-            if character == _QUOTE:
-                return _QUOTED, self._string()
-            # Else comments were skipped.
+                return _ESCAPE.sub(lambda escape: _MEANT[escape[1]], self._text[start : found.start()])
+        raise _Ended
 
-    def _token_after_value(self) -> tuple[int, bytes]:
+    def _token_after_value(self) -> Token:
         """Return the same, passing over one comma."""
-        found = self._token()
-        return self._token() if found == (_SIGN, b",") else found
+        token = self._token()
+        return self._token() if token == (_SIGN, b",") else token
 
-    def _unexpected(self, token: bytes, wanted: str) -> Exception:
-        return ValueError(f"has {token[:20]!r} where {wanted} is expected") if token else _Ended()
-
-    def _next(self) -> int:
-        """Return the next character outside white space and comments, without consuming it."""
-        character = self._peek()
-        if character is None:
-            raise _Ended
-        return character
-
-    def _peek(self) -> int | None:
-        """Return the same, or None at the end of the text."""
-        text, position = self._text, self.position
-        while True:
-            position = _SPACE.match(text, position).end()  # type: ignore[union-attr]  # always matches
-            if not text.startswith((b"#", b"//"), position):
-                break
-            position = text.find(b"\n", position)
-            if position < 0:
-                position = len(text)
-        self.position = position
-        return text[position] if position < len(text) else None
-
-    def _string(self) -> bytes:
-        text, start = self._text, self.position + 1
-        end = start
-        while True:
-            end = _PLAIN.match(text, end).end()  # type: ignore[union-attr]  # always matches
-            if end >= len(text):
-                raise _Ended
-            if text[end] == _QUOTE:
-                break
-            end += 2
-        self.position = end + 1
-        raw = text[start:end]
-        return _ESCAPE.sub(lambda escape: _MEANT[escape[1]], raw) if b"\\" in raw else raw
+    def _unexpected(self, token: Token, wanted: str) -> Exception:
+        return _Ended() if token == _END else ValueError(f"has {token[1][:20]!r} where {wanted} is expected")
 
 
 def _word(word: bytes) -> tuple[int, bytes]:

@@ -1,16 +1,12 @@
-"""KinoDB (``.kdb``): robot episodes, each with metadata, state/action records and camera images.
+"""KinoDB (``.kdb``): robot episodes, each with metadata, state/action records and camera images. Any thread.
 
 This module opens a container: header, packed index, and checks of the layout. ``episode`` makes an episode from its
-64-byte index entry on demand, and the table of all episodes. ``scan`` locates the images of an episode
-when they are listed, and ``images`` makes contents of them. Pixels are read only on demand, or where nothing else shows
-what is stored. Containers are immutable except for caches, so any thread may use them.
+64-byte index entry on demand, and the table of all episodes; ``scan`` locates its images when they are listed, and
+``images`` makes contents of them. Pixels are read only on demand, or where nothing else shows what is stored.
 
-A file with a wrong header or index is refused. The index is read a stretch at a time when an episode is asked for, as
-listing all of them needs only their number. A bad section costs only its own contents: they keep the sizes that the
+A file with a wrong header or index is refused. A bad section costs only its own contents: they keep the sizes that the
 index gives and raise Damaged when read. An image section that is cut off shows the frames before the cut, with a reason
-in an ``Omitted`` member.
-
-Facts: docs/formats/kinodb.md; § in this package cites its sections.
+in an ``Omitted`` member. Facts: docs/formats/kinodb.md; § in this package cites its sections.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from glassfs.content import (
     Array,
     Column,
     Content,
-    Counted,
     Data,
     Document,
     Extent,
@@ -34,7 +33,7 @@ from glassfs.content import (
     booleans,
     episodes_table,
 )
-from glassfs.content.episodes import EPISODE_COLUMNS, EPISODES_KEY
+from glassfs.content.episodes import EPISODE_COLUMNS, EPISODES_KEY, record_cost, step_columns
 from glassfs.content.features import Camera, Signal, as_text, decoded
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
@@ -45,8 +44,6 @@ from glassfs.once import once
 STEP_SIZE = 5  # bytes of reward and is_terminal, after state and action of a record
 TEXT_WRAP = 1 << 16  # where the length field of a string wraps to 0
 BOTH_TEXTS = 2 * TEXT_WRAP  # bytes of the longest texts of an episode
-TEXT_COST = 48  # per byte of text, as a string of wide characters that all need escapes
-DOCUMENT_COST = 8 << 10  # for the rest
 AT_ONCE = 32
 """Rows of a block: each may have 128 KiB of text."""
 LONG = 4 << 10
@@ -82,6 +79,11 @@ class EpisodeEntry(NamedTuple):
     def record_size(self) -> int:
         """Bytes of one frame in the state/action section (§5)."""
         return 4 * (self.state_dim + self.action_dim) + STEP_SIZE
+
+    @property
+    def cost(self) -> int:
+        """Bytes of memory for parsing and rendering its metadata."""
+        return record_cost(min(self.meta_length, BOTH_TEXTS))
 
     @property
     def has_images(self) -> bool:
@@ -196,7 +198,7 @@ class KinoEpisode:
         if name == b"images":
             return self._images
         if name == b"meta":
-            return Fields(name, _META, lambda name: Document(name, self._document, metadata_cost(entry.meta_length)))
+            return Fields(name, _META, lambda name: Document(name, self._document, entry.cost))
         frames = entry.num_frames
         state, action = 4 * entry.state_dim, 4 * entry.action_dim
         match name:
@@ -263,10 +265,7 @@ class KinoEpisode:
         damage = self.records_damage()
         if damage:
             raise damage
-        frames = self.entry.num_frames
-        columns = [Column(b"frame", Array(b"frame", Counted(frames), "<i8", (frames,)))]
-        arrays = [content for content in map(self._content, _ARRAYS) if isinstance(content, Array)]
-        return columns + [Column(array.key, array) for array in arrays if array.shape != (frames, 0)]
+        return step_columns((Member((name,), self._content(name)) for name in _ARRAYS), self.entry.num_frames)
 
     def readable(self) -> EpisodeMetadata | None:
         """Return the metadata, or None if they are unreadable."""
@@ -295,11 +294,6 @@ def _rate(opening: Opening, position: int, entry: EpisodeEntry) -> float:
     """Return frames per second, or 0 if the metadata are unreadable (their document raises the reason)."""
     metadata = KinoEpisode(opening, position, entry).readable()
     return metadata.fps if metadata else 0.0
-
-
-def metadata_cost(length: int) -> int:
-    """Return the bytes of memory for parsing and rendering metadata of so many bytes."""
-    return DOCUMENT_COST + TEXT_COST * min(length, BOTH_TEXTS)
 
 
 def described(position: int, entry: EpisodeEntry, metadata: EpisodeMetadata | None) -> dict[str, Any]:
@@ -339,9 +333,7 @@ def episode_table(opening: Opening, count: int, episode: Callable[[int], KinoEpi
         return list(map(episode, range(block * AT_ONCE, min(count, (block + 1) * AT_ONCE))))
 
     def cost(block: int) -> int:
-        return sum(
-            metadata_cost(one.entry.meta_length) + TEXT_COST * CAMERA_BYTES + (1 << 10) for one in episodes(block)
-        )
+        return sum(one.entry.cost + record_cost(CAMERA_BYTES) for one in episodes(block))
 
     def rows(block: int) -> list[dict[str, Any]]:
         listed = episodes(block)

@@ -1,7 +1,6 @@
 """Locating the images of an episode: one pass over its image section (§6), which has no table of offsets.
 
-A scan belongs to the thread that makes it until it is complete; then any thread may read it. A scan reads headers and
-names, and skips pixels.
+The pass reads headers and names, and skips pixels. A scan is for one thread until it is complete, then for any.
 """
 
 from __future__ import annotations

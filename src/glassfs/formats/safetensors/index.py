@@ -1,10 +1,8 @@
 """The index of a model in shards: the tensors that it names, each in one of the files beside it (§8). Any thread.
 
 All headers are read when the index is opened, a little of each file: types and sizes are in them, and a reader may see
-no more than every file allows. So listing tensors reads nothing, and listing a remote folder opens nothing.
-
-A shard that is missing, damaged, or without a tensor that the index names costs no more than these tensors. Opening
-raises Damaged for the index itself, and Refused if no shard can be read.
+no more than every file allows. A shard that is missing, damaged, or without a tensor that the index names costs no more
+than these tensors. Opening raises Damaged for the index itself, and Refused if no shard can be read.
 """
 
 from __future__ import annotations

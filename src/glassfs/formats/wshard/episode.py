@@ -32,7 +32,7 @@ from glassfs.content.dtypes import BFLOAT16, widened
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.wshard import metadata, residual
 from glassfs.formats.wshard.index import BlockEntry, Index
-from glassfs.formats.wshard.interleaved import Interleaved, Overlaps, find_overlaps
+from glassfs.formats.wshard.interleaved import Overlaps, find_overlaps
 from glassfs.once import once
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
@@ -164,8 +164,7 @@ class WShardEpisode:
             return Unreadable(size, self._source.damage(reason, entry.label))
         # The index of a streamed file gives the first piece of each block and the right sizes: the other pieces follow
         # from the layout of all blocks.
-        pieces = self.overlaps.repaired.get(entry.number)
-        return data if pieces is None else Interleaved(self._source, pieces, size, self.overlaps.witnesses)
+        return self.overlaps.repaired.get(entry.number, data)
 
     def _block(self, entry: BlockEntry) -> Data:
         """Return the block as its entry describes it. Raises Damaged if that is impossible."""

@@ -7,7 +7,7 @@ step, the pieces follow from the index alone and are reassembled; otherwise such
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,27 +22,19 @@ ALIGNMENTS = (0, 16, 32, 64)
 _LAST_OF_A_ROUND = [b"reward", b"done", b"time/ticks"]
 
 
-class Pieces(NamedTuple):
-    """A block in ``rounds`` pieces of ``width`` bytes, ``stride`` bytes apart, and a shorter one at ``last``."""
-
-    first: int
-    width: int
-    stride: int
-    rounds: int
-    last: int
-
-
 class Overlaps(NamedTuple):
     """How blocks that share bytes are handled, by their numbers in the index.
 
     ``repaired`` blocks are read from their pieces, ``refused`` ones are unreadable, and ``doubtful`` ones depend on
-    their checksum. ``witnesses`` are the extents as indexed: their checksums cover most bytes of the pieces.
+    their checksum.
     """
 
-    repaired: dict[int, Pieces]
-    refused: set[int]
-    doubtful: set[int]
-    witnesses: list[Data]
+    repaired: Mapping[int, Interleaved]
+    refused: Set[int]
+    doubtful: Set[int]
+
+
+NONE = Overlaps({}, frozenset(), frozenset())
 
 
 def find_overlaps(
@@ -58,25 +50,20 @@ def find_overlaps(
     entries.sort(key=lambda entry: (entry.offset, entry.end, entry.number))
     sharing = _sharing(entries)
     if not sharing:
-        return Overlaps({}, set(), set(), [])
-    repaired = _rounds(entries, steps_of, length)
+        return NONE
+    repaired = _repaired(index, cache, entries, steps_of, length)
     if repaired:
-        witnesses: list[Data] = [
-            Decoded(cache, Extent(index.source, entry.offset, entry.stored), compression.NONE, entry.stored,
-                    f"{entry.label} (as indexed)", Checksum(CRC32C, entry.crc))
-            for entry in entries if entry.number in repaired and entry.crc
-        ]
-        return Overlaps(repaired, set(), set(), witnesses)
+        return NONE._replace(repaired=repaired)
     # A wrong entry overlaps its neighbor. If several blocks run into the next one, a streaming writer has interleaved
     # them, whatever the metadata say, and no checksum fits any of them.
     running_over = sum(
         before.end > after.offset and not _is_same(before, after) for before, after in pairwise(entries)
     )
     if running_over > 1 or is_streamed():
-        return Overlaps({}, sharing, set(), [])
+        return NONE._replace(refused=sharing)
     # One block that overlaps others is a wrong entry; checksums show which blocks are intact.
     unchecked = {entry.number for entry in entries if entry.number in sharing and not entry.crc}
-    return Overlaps({}, unchecked, sharing - unchecked, [])
+    return Overlaps({}, unchecked, sharing - unchecked)
 
 
 def _sharing(entries: Sequence[BlockEntry]) -> set[int]:
@@ -95,10 +82,11 @@ def _is_same(one: BlockEntry, other: BlockEntry) -> bool:
     return (one.offset, one.end) == (other.offset, other.end)
 
 
-def _rounds(
-    entries: Sequence[BlockEntry], steps_of: Callable[[BlockEntry], int | None], length: int | None,
-) -> dict[int, Pieces]:
-    """Return the pieces of interleaved blocks, or none if the index does not prove them."""
+def _repaired(
+    index: Index, cache: BlockCache, entries: Sequence[BlockEntry], steps_of: Callable[[BlockEntry], int | None],
+    length: int | None,
+) -> dict[int, Interleaved]:
+    """Return interleaved blocks, or none if the index does not prove what their pieces are."""
     data = [entry for entry in entries if not entry.is_metadata]
     if [entry.name for entry in data[-3:]] != _LAST_OF_A_ROUND:
         return {}
@@ -122,26 +110,37 @@ def _rounds(
         return {}
     stride = sum(widths)
     rounds, left = divmod(steps, flush)
+    last = first + rounds * stride
+    # The extents as indexed: their checksums cover most bytes of the pieces.
+    witnesses = [
+        Decoded(cache, Extent(index.source, entry.offset, entry.stored), compression.NONE, entry.stored,
+                f"{entry.label} (as indexed)", Checksum(CRC32C, entry.crc))
+        for entry in data if entry.crc
+    ]
     return {
-        entry.number: Pieces(
-            entry.offset, width, stride, rounds, first + rounds * stride + (entry.offset - first) * left // flush
+        entry.number: Interleaved(
+            index.source, entry.stored, width, range(entry.offset, entry.offset + rounds * stride, stride),
+            last + (entry.offset - first) * left // flush, witnesses,
         )
         for entry, width in zip(data, widths, strict=True)
     }
 
 
 class Interleaved(Parted):
-    """``size`` bytes in pieces, readable if the extents that cover them, as indexed, pass their checksums."""
+    """``size`` bytes in pieces of ``width`` bytes at ``starts``, and a shorter one at ``last``.
 
-    __slots__ = ("_pieces", "_source", "_witnesses", "bounds")
+    Readable if the ``witnesses`` pass their checksums.
+    """
+
+    __slots__ = ("_last", "_source", "_starts", "_witnesses", "bounds")
 
     bounds: Regular
 
-    def __init__(self, source: Source, pieces: Pieces, size: int, witnesses: Sequence[Data]) -> None:
-        self._source = source
-        self._pieces = pieces
-        self.bounds = Regular(pieces.width, size)
-        self._witnesses = witnesses
+    def __init__(
+        self, source: Source, size: int, width: int, starts: Sequence[int], last: int, witnesses: Sequence[Data],
+    ) -> None:
+        self.bounds = Regular(width, size)
+        self._source, self._starts, self._last, self._witnesses = source, starts, last, witnesses
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         for witness in self._witnesses:
@@ -149,6 +148,5 @@ class Interleaved(Parted):
         super().read_into(buffer, offset)
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        first, _, stride, rounds, last = self._pieces
-        start = first + number * stride if number < rounds else last
+        start = self._starts[number] if number < len(self._starts) else self._last
         self._source.read_into(buffer, start + offset)

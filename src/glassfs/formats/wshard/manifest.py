@@ -1,8 +1,8 @@
 """An episode in several files: a manifest (role 4) and its parts (docs/formats/wshard.md §14).
 
-The parts must exist, be continuous, and have the lengths that the manifest gives; otherwise opening is refused with a
-reason that names the part. Small parts are checked by SHA-256 on opening, large ones before their first read. A part
-that fails is Damaged from then on, and so are joined blocks where they cross it.
+The parts must exist, be continuous, and have the lengths that the manifest gives, else opening is refused. Small parts
+are checked by SHA-256 on opening, large ones before their first read. A part that fails is Damaged from then on, and so
+are joined blocks where they cross it.
 """
 
 from __future__ import annotations

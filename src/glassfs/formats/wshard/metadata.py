@@ -1,7 +1,6 @@
 """Block descriptions in meta/channels and meta/episode: dtype, shape, steps (docs/formats/wshard.md §8, §9).
 
-The JSON is untrusted: values of the wrong type are ignored and noted in ``faults``. Metadata are immutable; any thread
-may use them.
+The JSON is untrusted: values of the wrong type are ignored and noted in ``faults``. Any thread may use metadata.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Residual blocks: one bit per value, column by column (docs/formats/wshard.md §12).
 
-The file does not say which of three layouts a block has. Its size decides, with the channel's width if known, and
-finally the lengths that a prefixed block repeats.
+The size of a block decides which of three layouts it has, with the channel's width if known, and finally the lengths
+that a prefixed block repeats.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from glassfs.content import Data, Location, Made
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
+from glassfs.lazy import np
 
 NAME = re.compile(rb"residual/(.+)/sign2nddiff", re.DOTALL)
 """Of a residual block, with that of its channel."""
@@ -81,8 +82,6 @@ class UnpackedBits(SizedData, Made):
         return self._data.location()
 
     def make(self, first: int, count: int) -> memoryview:
-        import numpy as np
-
         _, columns, prefix = self._layout
         size = self._layout.column_size
         start, end = first // 8, -(-(first + count) // 8)

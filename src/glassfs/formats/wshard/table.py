@@ -1,7 +1,6 @@
-"""The record of an episode as a whole, the tables of the episode and of its steps, and its videos.
+"""The record of an episode as a whole, the tables of the episode and of its steps, and its videos. Any thread.
 
-Any thread may use this module. Each use reads the metadata again; nothing is kept. Values of unreadable metadata are
-unknown.
+Each use reads the metadata again; nothing is kept. Values of unreadable metadata are unknown.
 """
 
 from __future__ import annotations
@@ -14,12 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassfs.content import Member, Table, episodes_table, with_recording
-from glassfs.content.episodes import EPISODE_COLUMNS, is_camera, recording_in
+from glassfs.content.episodes import EPISODE_COLUMNS, is_camera, record_cost, recording_in
 from glassfs.content.features import features_of
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, WShardEpisode
 
-COST = 8 << 10
-TEXT_COST = 48  # per byte of JSON or name, as text of wide characters that all need escapes
 _CHANNEL_PREFIXES = (b"signal/", b"action/")
 _TEXTS = {
     "episode_name": ("episode_id", "id"), "embodiment": ("embodiment",), "env_name": ("env_id",),
@@ -110,7 +107,7 @@ class EpisodeRecord:
     def _cost(self, block: int) -> int:
         found = [episode.index.named.get(name) for episode, name in self.sources]
         sizes = [entry.size for entry in found if entry is not None]
-        return COST + TEXT_COST * (sum(sizes) + 2 * sum(len(member.content.key) for member in self.blocks()))
+        return record_cost(sum(sizes) + 2 * sum(len(member.content.key) for member in self.blocks()))
 
 
 def record_of(episode: WShardEpisode) -> EpisodeRecord:
