@@ -13,17 +13,6 @@ from weakref import WeakSet
 
 Value = TypeVar("Value")
 
-_generation = 0
-
-
-def generation() -> int:
-    """Return a number that differs between a process and the processes forked from it.
-
-    Objects that own threads or descriptors store it and compare it later to notice that they were inherited.
-    """
-    return _generation
-
-
 def after_fork(renew: Callable[[], object]) -> None:
     """Call ``renew`` in each process forked from this one, before the fork returns there."""
     around_fork(lambda: None, lambda: None, renew)
@@ -68,11 +57,9 @@ class PerProcess(Generic[Value]):
 _all_per_process: WeakSet[PerProcess[Any]] = WeakSet()
 
 
-def _count_generation() -> None:
-    global _generation
-    _generation += 1
+def _renew_all() -> None:
     for one in list(_all_per_process):
         one._renew()
 
 
-after_fork(_count_generation)
+after_fork(_renew_all)
