@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 from binascii import b2a_base64
+from contextlib import suppress
 from itertools import islice
 
 from glassfs import content as contents
-from glassfs.content.rows import of_records
 from glassfs.errors import GlassfsError
 from glassfs.library.stream import bytes_of
 from glassfs.sizes import human_size
@@ -20,7 +20,7 @@ from glassfs.tree import Directory, File, Node
 LARGEST_MEDIA = 16 << 20
 """Bytes of a video or an image that a notebook embeds."""
 SHOWN = 4000
-"""Characters of JSON, and of a line of it, that a notebook shows."""
+"""Characters of JSON that a notebook shows."""
 
 
 def line(kind: str, path: str, node: Node | None) -> str:
@@ -63,22 +63,16 @@ def _preview(file: File) -> str:
 
 
 def _beginning(file: File) -> str:
-    """Return a JSON document, indented unless it is large, or the first JSON lines; "" if that takes a pass over them.
-    """
-    content = file.content.records if isinstance(file.content, contents.Table) else file.content
+    """Return a document, indented unless it is cut, or ten JSON lines; none of a file of lines whose size is unknown."""
     is_lines = file.name.endswith(".jsonl")
-    if is_lines and isinstance(content, contents.Records):
-        rows = islice(of_records(content), 10)
-        return "\n".join(json.dumps(row, ensure_ascii=False)[:SHOWN] for row in rows)
     if is_lines and not file.data.is_sized:
         return ""
-    text = bytes_of(file, 0, min(file.size, 64 << 10)).decode("utf-8", "replace")
+    text = bytes_of(file, 0, 64 << 10).decode("utf-8", "replace")
     if is_lines:
-        return "\n".join(text[:SHOWN].split("\n")[:10])
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):  # also a document that is cut
-        return text
+        return "\n".join(text.split("\n")[:10])
+    with suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return text
 
 
 def description(node: Node | None) -> str:

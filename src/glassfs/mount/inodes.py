@@ -380,7 +380,7 @@ class Inodes:
 
     def _added(self, parent: int, origin: Origin, count: int) -> Run:
         """Return a new run for nodes of this origin. The caller holds the lock."""
-        run = Run(self._next, count, parent, origin.identity, origin.volume, self._joined(origin.lease))
+        run = Run(self._next, self._next + count, parent, origin.identity, origin.volume, self._joined(origin.lease))
         self._next += count
         firsts, runs = self._table
         # In this order: a concurrent reader finds the previous run, and sees that the id is outside of it.

@@ -41,12 +41,30 @@ def _number(least: int, most: int, base: int, text: str) -> int:
     return number
 
 
+def _folder(text: str) -> str:
+    """Return the path of a folder. Raises ValueError for anything else."""
+    if not os.path.isdir(text):
+        raise ValueError(text)
+    return os.path.abspath(text)
+
+
+def _file(text: str) -> str:
+    """Return the path of a file, which need not exist, in a folder. Raises ValueError."""
+    path = os.path.abspath(text)
+    if os.path.isdir(path):
+        raise ValueError(text)
+    _folder(os.path.dirname(path))
+    return path
+
+
+_FILE = _file, "a file in a folder that exists"
 _SIZE = parse_size, "a size, such as 64M or 2G"
 _VALUES: dict[str, tuple[Callable[[str], object], str]] = {
     "uid": (partial(_number, 0, LARGEST_ID, 10), "the number of a user"),
     "gid": (partial(_number, 0, LARGEST_ID, 10), "the number of a group"),
     "umask": (partial(_number, 0, 0o777, 8), "an octal number up to 777"), "cache_size": _SIZE, "spool_size": _SIZE,
     "read_ahead": _SIZE, "max_open": (partial(_number, 1, sys.maxsize, 10), "a number of at least 1"),
+    "spool": (_folder, "a directory; name one, as in spool=/var/tmp"), "metrics": _FILE, "log_file": _FILE,
     "catalogue": (lambda text: bool(("no", "yes").index(text)), "yes or no"),
 }
 """How values are parsed, with a ValueError for wrong ones, and what they must be."""
@@ -129,14 +147,6 @@ class MountOptions:
             raise WrongOption("option rw: a glassfs mount is read-only")
         elif name in _FLAGS:
             raise WrongOption(f"option {name}: takes no value, but {value!r} is given")
-        elif name == "spool":
-            if not os.path.isdir(value):
-                raise WrongOption(f"option spool: {value!r} is not a directory; name one, as in spool=/var/tmp")
-            self.spool = os.path.abspath(value)
-        elif name in ("metrics", "log_file"):
-            if not os.path.isdir(os.path.dirname(os.path.abspath(value))) or os.path.isdir(value):
-                raise WrongOption(f"option {name}: {value!r} is not a file in a folder that exists")
-            setattr(self, name, os.path.abspath(value))
         elif name == "views":
             try:
                 self.views = views_named("+".join([*self._view_names(), value]))

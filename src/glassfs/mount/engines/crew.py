@@ -156,8 +156,6 @@ class Crew:
         """The most recently used last."""
         self._queues: dict[tuple[int, str, bool], deque[Task]] = {}
         """Deferred requests by user, volume, and whether they read: of one queue either all may begin or none."""
-        self._next_warning = 0.0
-        """Time before which no lack of threads is logged again."""
         self._is_slow = self._is_over = False
         self._is_supervised = True
         self._check = threading.Event()
@@ -339,12 +337,9 @@ class Crew:
             self._report_shortage(error)
 
     def _report_shortage(self, error: Exception) -> None:
-        """Log it, not too often, and have the supervisor try again until a thread waits for requests."""
+        """Log it, and have the supervisor try again until a thread waits for requests."""
         self._check.set()
-        now = time.monotonic()
-        if now >= self._next_warning:
-            self._next_warning = now + settings.shortage_warning
-            log.warning("requests may have to wait: %s", str(error) or "there is not enough memory")
+        log.warning("requests may have to wait: %s", str(error) or "there is not enough memory")
 
     def _supervise(self) -> None:
         """Add a thread whenever none waits for requests and none was taken since the previous check.
