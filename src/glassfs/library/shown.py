@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import islice
 
 from glassfs import content as contents
+from glassfs.content.rows import of_records
 from glassfs.errors import GlassfsError
 from glassfs.library.stream import bytes_of
 from glassfs.sizes import human_size
@@ -63,8 +64,11 @@ def _preview(file: File) -> str:
 
 
 def _beginning(file: File) -> str:
-    """Return a document, indented unless it is cut, or ten JSON lines; none of a file of lines whose size is unknown."""
+    """Return a document, indented unless it is cut, or the first ten JSON lines; "" if those take a pass over the file.
+    """
     is_lines = file.name.endswith(".jsonl")
+    if is_lines and isinstance(file.content, contents.Records):
+        return "\n".join(json.dumps(row, ensure_ascii=False)[:SHOWN] for row in islice(of_records(file.content), 10))
     if is_lines and not file.data.is_sized:
         return ""
     text = bytes_of(file, 0, 64 << 10).decode("utf-8", "replace")

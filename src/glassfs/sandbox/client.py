@@ -1,8 +1,7 @@
 """The sandbox of one container: requests to a worker that reads it with a library. Any thread, one request at a time.
 
 A worker that crashes, takes too much processor time or sends nonsense has read something that makes it do so: this and
-all later requests raise Damaged. Nothing else is a verdict on the container. A worker that was ended by another process
-is replaced, and one that cannot start, be confined or answer in time raises Unavailable, which is not remembered.
+all later requests raise Damaged. Nothing else is a verdict on the container: all else is tried again, or Unavailable.
 """
 
 from __future__ import annotations

@@ -1,14 +1,11 @@
 """Watch local folders with inotify(7). Changes are reported within some hundredths of a second.
 
-One instance of inotify and one thread serve all stores of the process, as long as anything is watched. A folder is
-watched at its path: each folder on the way to it is watched too, and so is the mount table, to detect replacements.
-Requests for changes that inotify cannot see are refused: file systems that other machines change, and folders that may
-not be read. Stores through a mapping and asynchronous writes are reported when the writer closes the file; changes
-through a hard link in another folder are never reported.
+One instance of inotify and one thread serve all stores of the process, as long as anything is watched. Each folder on
+the way to a watched one is watched too, and so is the mount table, to detect replacements. Requests for changes that
+inotify cannot see are refused: file systems that other machines change, and folders that may not be read.
 
 Users with write access to a folder can cause any number of events and folders: watches are limited, and a folder with
-too many events is not watched for a while. Any thread may call; notifications are sent by this module's thread, without
-a lock.
+too many events is not watched for a while. Any thread; notifications are sent by this module's own, without a lock.
 """
 
 from __future__ import annotations
