@@ -48,18 +48,16 @@ class Run:
     node: Node | None = None
     name: str = ""
     used: Set[str] = frozenset()
-    _known: dict[int, int] = field(default_factory=dict)
+    _known: dict[int, int] | None = None
     """References by number of the stretch, in a run of several."""
-
-    @property
-    def _is_short(self) -> bool:
-        return self.end - self.first <= STRETCH
 
     def note(self, number: int, count: int, references: int) -> None:
         """Count so many more references to each of ``count`` ids from that number in the run on."""
-        if self._is_short:
+        if self.end - self.first <= STRETCH:
             return
         known = self._known
+        if known is None:
+            known = self._known = {}
         # The sum of a stretch says whether the kernel knows any id of it. Which ones would take a number for each.
         end = number + count
         while number < end:
@@ -76,7 +74,7 @@ class Run:
         """Return the numbers of the stretches in which the kernel knows an id."""
         if not self.held:
             return []
-        return [0] if self._is_short else list(self._known)
+        return [0] if self.end - self.first <= STRETCH else list(self._known or ())
 
 
 @dataclass(frozen=True)

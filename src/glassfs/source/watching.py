@@ -18,6 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from threading import Lock
 
@@ -51,26 +52,26 @@ Notify = Callable[[str, bool], None]
 """Called with the name of what changed in a folder (empty: the folder itself) and whether the watch is over."""
 
 
+@dataclass(eq=False)
 class Watch:
     """A request to be notified about the folder at ``path``, until ``is_over``; ``wds`` lead to it and are its own.
 
-    ``root`` is the (device, inode) of one folder on the way.
+    ``root`` is the (device, inode) of one folder on the way. It ``is_silent`` until the whole way is watched.
     """
 
-    def __init__(self, path: tuple[str, ...], notify: Notify, on_release: Callable[[Watch], None]) -> None:
-        self.path = path
-        self.notify = notify
-        self.root = 0, 0
-        self.wds: list[int] = []
-        self.since = time.monotonic()
-        self.is_over = False
-        self.is_silent = True  # until the whole way is watched
-        self._on_release = on_release
+    path: tuple[str, ...]
+    notify: Notify
+    on_release: Callable[[Watch], None]
+    root: tuple[int, int] = (0, 0)
+    wds: list[int] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+    is_silent: bool = True
 
     def release(self) -> None:
         """End the watch without notification. May be called at any point, also by the garbage collector."""
         self.is_over = self.is_silent = True
-        self._on_release(self)
+        self.on_release(self)
 
 
 class Watches:

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 import xxhash
@@ -207,16 +208,18 @@ class RemoteBlocks:
                 writing.add_done_callback(lambda done: self._writes.release())
 
 
+@dataclass(eq=False)
 class _Request:
-    """Neighboring blocks that are fetched together: the result of ``future`` are these, or an error."""
+    """Neighboring blocks that are fetched together: the result of ``future`` are these, or an error.
 
-    def __init__(self, of: RemoteSource, numbers: range, is_ahead: bool) -> None:
-        self.object = of
-        self.numbers = numbers
-        self.is_ahead = is_ahead
-        self.future: Future[list[bytes] | GlassfsError] = Future()
-        self.answer: Future[bytes] | None = None
-        """The server's, unless the blocks come from the disk."""
+    ``answer`` is that of the server, unless the blocks come from the disk.
+    """
+
+    object: RemoteSource
+    numbers: range
+    is_ahead: bool
+    future: Future[list[bytes] | GlassfsError] = field(default_factory=Future)
+    answer: Future[bytes] | None = None
 
     @property
     def size(self) -> int:
