@@ -290,9 +290,7 @@ class Inodes:
     def surplus(self) -> KnownIds | None:
         """Return the known ids of some of the oldest runs if there are too many runs, else None. Call this repeatedly.
 
-        Each call goes on where the previous one ended, and after the newest run with the oldest again: the kernel keeps
-        what a process uses, and directories as long as it knows anything in them. If it kept nearly all, the next call
-        returns some when there are more runs than now.
+        If the kernel kept nearly all, the next call returns some when there are more runs than now.
         """
         # The ids are passed like the hand of a clock: the kernel says nothing of what it uses, and refuses to forget
         # that. So the oldest go first, and what it kept is asked for again when the hand comes back.

@@ -2,13 +2,11 @@
 
 A block is requested once however many readers wait for it. If one is missing, its neighbor is requested with it, as a
 request takes about as long for both; if more are missing, exactly these are, neighbors in one request. Ahead of a
-sequential reader further blocks are requested, if few enough are under way. The disk cache is searched before the
-server is asked.
+sequential reader further blocks are requested, if few enough are under way.
 
-Every function may be called from any thread. The locks are held for bookkeeping only, never while waiting, copying or
-asking a server or disk. A failed request fails all reads that wait for it, each with its own exception; errors are not
-remembered, except for a moment after a timeout. If an object has changed, all its blocks are dropped. No reader waits
-much longer than the server's ``timeout`` for its next bytes.
+Any thread. The locks are held for bookkeeping only. A failed request fails all reads that wait for it, each with its
+own exception; errors are not remembered, except for a moment after a timeout. If an object has changed, all its blocks
+are dropped. No reader waits much longer than the server's ``timeout`` for its next bytes.
 """
 
 from __future__ import annotations
