@@ -11,9 +11,9 @@ import click
 from glassfs.cli.completion import complete_file, completed_option, misuse
 from glassfs.mount import mountpoint, probe
 from glassfs.mount.checks import check_source
-from glassfs.mount.errors import WrongOption
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
 from glassfs.settings import settings
+from glassfs.source.remote.options import WrongValue
 from glassfs.source.remote.url import shown
 from glassfs.terminal import printable
 
@@ -51,7 +51,7 @@ def command(
         raise misuse("SOURCE is missing: name a container or a folder")
     try:
         parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
-    except WrongOption as error:
+    except WrongValue as error:
         raise misuse(str(error)) from None
     if log_file:
         parsed.log_file = os.path.abspath(log_file)
