@@ -82,9 +82,9 @@ def test_container_whose_workers_are_killed_is_not_damaged(
     run = client._Conversation.run
 
     def killed(conversation: client._Conversation, request: bytes) -> client.Outcome:
-        if not conversation._worker.process:
+        if not conversation.worker.process:
             run(conversation, request)
-        process = conversation._worker.process
+        process = conversation.worker.process
         os.kill(process, number)
         wait_until(lambda: has_ended(process))
         return run(conversation, request)

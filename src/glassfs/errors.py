@@ -13,10 +13,7 @@ Error = TypeVar("Error", bound="GlassfsError")
 
 
 class GlassfsError(Exception):
-    """Base class. ``source`` names a container or file as the user does, ``part`` a block or a path in a tree.
-
-    Either may be empty.
-    """
+    """Base class. ``source`` names a container or file as the user does, ``part`` a block or a path in it, if known."""
 
     def __init__(self, reason: str = "", source: str = "", part: str = "") -> None:
         super().__init__(reason)
@@ -90,10 +87,7 @@ class Damaged(GlassfsError, OSError):
 
 
 class Passing(GlassfsError, OSError):
-    """Base class of errors that may pass: the stored bytes cannot be read now.
-
-    They are never cached and never count as damage of the container.
-    """
+    """Base class of errors that may pass. They are never cached and never count as damage of the container."""
 
 
 class DeviceFailed(Passing):

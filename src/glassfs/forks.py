@@ -1,7 +1,4 @@
-"""The one place that handles ``fork``: a forked process has none of its parent's threads, but all of its locks.
-
-Every function may be called from any thread.
-"""
+"""Values for each process: a forked one has none of its parent's threads, but all of its locks. Any thread."""
 
 from __future__ import annotations
 
@@ -12,27 +9,6 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 Value = TypeVar("Value")
-
-_generation = 0
-
-
-def generation() -> int:
-    """Return a number that differs between a process and the processes forked from it.
-
-    Objects that own threads or descriptors store it and compare it later to notice that they were inherited.
-    """
-    return _generation
-
-
-def after_fork(renew: Callable[[], object]) -> None:
-    """Call ``renew`` in each process forked from this one, before the fork returns there."""
-    around_fork(lambda: None, lambda: None, renew)
-
-
-def around_fork(before: Callable[[], object], parent: Callable[[], object], child: Callable[[], object]) -> None:
-    """Call ``before`` before each fork, and then ``parent`` in this process and ``child`` in the new one."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(before=before, after_in_parent=parent, after_in_child=child)
 
 
 class PerProcess(Generic[Value]):
@@ -68,11 +44,9 @@ class PerProcess(Generic[Value]):
 _all_per_process: WeakSet[PerProcess[Any]] = WeakSet()
 
 
-def _count_generation() -> None:
-    global _generation
-    _generation += 1
+def _renew_all() -> None:
     for one in list(_all_per_process):
         one._renew()
 
 
-after_fork(_count_generation)
+os.register_at_fork(after_in_child=_renew_all)

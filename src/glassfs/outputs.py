@@ -96,6 +96,19 @@ def is_at(descriptor: int, name: str, folder: int | None = None) -> bool:
         return False
 
 
+def is_inside(path: str, folder: os.stat_result) -> bool:
+    """Return whether a path, which need not exist, is that folder or below it: bind mounts give a folder several paths.
+    """
+    above = os.path.realpath(path)
+    while True:
+        with suppress(OSError):
+            if os.path.samestat(os.stat(above), folder):
+                return True
+        if above == "/":
+            return False
+        above = os.path.dirname(above)
+
+
 def is_locked(descriptor: int) -> bool:
     """Return whether another program has locked an open file; otherwise lock it, if possible, until it is closed."""
     try:

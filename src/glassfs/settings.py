@@ -74,7 +74,6 @@ class Settings:
     supervision: float = 0.001  # how often it is checked whether a thread waits for requests, while some are answered
     supervised: float = 0.05  # time without anything to do after which nothing is checked until the next request
     resumption: float = 0.02  # how often it is checked whether deferred requests may begin
-    shortage_warning: float = 60.0  # time between two warnings that there are not enough threads
     # Time after which an interrupted request is answered. Less would break requests that are only slow.
     interruption: float = 2.0
     repetition: float = 2.0  # time in which a thread that was interrupted may ask again for what is being done

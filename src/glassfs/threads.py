@@ -75,14 +75,6 @@ class DaemonPool:
                     with suppress(Unavailable):  # the other threads, or the next submit, run them
                         self._start(state)
 
-    def close(self) -> None:
-        """End the idle threads now. The pool can still be used."""
-        state = self._state.made
-        if state is not None:
-            with state.changed:
-                state.closings += 1
-                state.changed.notify_all()
-
     def _start(self, state: _State) -> None:
         """Start one more thread. The caller holds the lock."""
         start(self._name, self._run, state)
@@ -103,10 +95,9 @@ class DaemonPool:
 
     def _next(self, state: _State) -> tuple[Future[Any], Callable[[], Any]] | None:
         with state.changed:
-            closings = state.closings
             if not state.tasks:
                 state.idle += 1
-                state.changed.wait_for(lambda: state.tasks or state.closings != closings, IDLE_SECONDS)
+                state.changed.wait_for(lambda: state.tasks, IDLE_SECONDS)
                 state.idle -= 1
             if not state.tasks:
                 state.threads -= 1
@@ -124,7 +115,7 @@ class _State:
         self.tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self.running: set[Future[Any]] = set()
         """Tasks that have begun and are not abandoned."""
-        self.threads = self.idle = self.closings = 0
+        self.threads = self.idle = 0
 
 
 def _settle(future: Future[Result], task: Callable[[], Result]) -> None:

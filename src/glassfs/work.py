@@ -1,15 +1,11 @@
 """Work has an owner, a budget and an end.
 
-The thread that takes a request begins a ``Work``: an engine for a request of the kernel, ``TimedCalls`` for a
-call with a timeout. What may take long calls ``check`` again and again, at each read of a source, each block that is
-made and each batch of rows; what waits for another thread or a server waits ``patiently``. Both raise ``Canceled`` soon
-after the work was canceled. Formats and views need not know of this: they read through sources and caches that check.
+The thread that takes a request begins a ``Work``. What may take long calls ``check`` again and again, at each read of a
+source, each block that is made and each batch of rows; what waits for another thread or a server waits ``patiently``.
+Both raise ``Canceled`` soon after the work was canceled. Formats and views read through sources and caches that check.
 
-Work is stopped or goes on; it is never paused. So no lock, memory or half-made block waits for the sake of another
-user: how many requests of a user are begun at all is decided by the engine (``mount/engines/crew.py``).
-
-A thread without a work is never stopped here: Python raises KeyboardInterrupt where the library is used. Every function
-may be called from any thread; all but ``Work.cancel`` concern the calling one.
+Work is stopped or goes on; it is never paused, so no lock, memory or half-made block waits for the sake of another
+user. A thread without a work is never stopped here. Any thread; all but ``Work.cancel`` concern the calling one.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def test_what_the_guide_prints_is_so(robot: Any) -> None:
 
 
 def test_the_options_of_the_guide_are_understood() -> None:
-    from glassfs.filesystem.options import source_of
+    from glassfs.filesystem.system import source_of
 
     rows = re.findall(r"^\| (`.*?`) \| ([a-z\d, ]+) \|", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(rows) == 8 and rows.pop(0)[1] == "for"

@@ -11,7 +11,7 @@ import pytest
 from fsspec.core import url_to_fs
 
 from glassfs.errors import Refused
-from glassfs.filesystem.options import source_of
+from glassfs.filesystem.system import source_of
 from glassfs.source.remote.options import NAMES, SECRETS
 from glassfs.source.remote.url import KNOWN, Connection
 

@@ -89,7 +89,7 @@ def test_source_that_cannot_be_opened(fuse: None, here: Path, at: Path, mistake:
 def test_wrong_option_and_log_file(fuse: None, here: Path, at: Path) -> None:
     assert_refused(here / "some.kas", at, "read-only", options=["-o", "rw"], status=2, starts_none=True)
     words = ["--log-file", "/does/not/exist/log"]
-    assert_refused(here / "some.kas", at, "/does/not/exist: No such file", options=words, starts_none=True)
+    assert_refused(here / "some.kas", at, "/does/not/exist/log: No such file", options=words, starts_none=True)
 
 
 @pytest.mark.usefixtures("as_root")

@@ -93,7 +93,6 @@ class Catalogue:
             with suppress(FutureTimeout):
                 if future is not None:
                     future.result(settings.catalogue_wait)
-            self._pool.close()
 
     def _submit(self, do: Callable[[PersistentCache], Result]) -> Future[Result | None] | None:
         """Have the thread do this; None if the disk or the system does not let it."""

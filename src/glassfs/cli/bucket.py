@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from glassfs.cli.target import INSIDE, NOT_EMPTY, Existing, NotWritten, Target, Unusable
 from glassfs.errors import GlassfsError
@@ -20,45 +21,44 @@ LONGEST_KEY = 1024
 """Limit of bytes in the name of an object, on all three services."""
 
 
+@dataclass
 class BucketTarget(Target):
     """The objects below ``root`` of a bucket. Folders exist only as parts of names.
 
     Objects at or below ``kept`` (the source) are not written.
     """
 
+    server: UploadServer
+    root: Path
+    kept: Path | None
     has_links = False
-
-    def __init__(self, server: UploadServer, root: Path, kept: Path | None) -> None:
-        self._server = server
-        self._root = root
-        self._kept = kept
 
     def make_folder(self, path: str, mode: int) -> None:
         self._key(path)
 
     def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
         key = self._key(path)
-        if self._kept is not None and key[: len(self._kept)] == self._kept:
+        if self.kept is not None and key[: len(self.kept)] == self.kept:
             raise NotWritten("is the source itself")
         with _writing("; continue with --resume"):
-            self._server.put(key, size, mtime_ns, pieces)
+            self.server.put(key, size, mtime_ns, pieces)
 
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
         raise NotWritten("is a symbolic link, which buckets do not have, and leads to nothing that could be copied")
 
     def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
         with _writing():
-            found = self._server.uploaded(self._key(path))
+            found = self.server.uploaded(self._key(path))
         return found is not None and found[1] == mtime_ns and size in (None, found[0])
 
     def has_anything(self, path: str) -> bool:
         # A folder exists if anything has its name as a prefix; the target itself also if an object has its very name.
-        key = (*self._root, *path.split("/")[1:]) if path != "/" else self._root
+        key = (*self.root, *path.split("/")[1:]) if path != "/" else self.root
         with _writing():
-            return self._server.has_below(key) or (bool(key) and self._server.uploaded(key) is not None)
+            return self.server.has_below(key) or (bool(key) and self.server.uploaded(key) is not None)
 
     def _key(self, path: str) -> Path:
-        key = (*self._root, *path.split("/")[1:])
+        key = (*self.root, *path.split("/")[1:])
         if len("/".join(key).encode()) > LONGEST_KEY:
             raise NotWritten(f"its name is longer than {LONGEST_KEY:,} bytes")
         return key

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import click
 
 from glassfs.cli.common import complain, has_frames, located, lookup, name_of, opened, reason_of, type_name
-from glassfs.cli.completion import complete_file, connection_option, json_option, misuse
-from glassfs.cli.layouts import layout_option
+from glassfs.cli.completion import complete_file, json_option, misuse
+from glassfs.cli.layouts import source_options
 from glassfs.content import Array, Image, Undecoded
 from glassfs.content import differences as content
 from glassfs.content.differences import Difference
@@ -38,8 +38,7 @@ _Found: TypeAlias = tuple[str, Difference]
 @click.command()
 @click.argument("sources", metavar="A B", nargs=-1, type=click.Path(readable=False), shell_complete=complete_file)
 @json_option("difference")
-@connection_option
-@layout_option
+@source_options
 def command(sources: tuple[str, ...], as_json: bool, connection: Connection) -> int:
     """A and B are containers, folders, or paths in them, as in 'glassfs diff old.h5/data/demo_0 new.h5/data/demo_0'.
 

@@ -10,7 +10,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, BinaryIO, TypeAlias
@@ -18,16 +18,15 @@ from typing import Any, BinaryIO, TypeAlias
 import click
 
 from glassfs import outputs
-from glassfs.cli.completion import connection_option, misuse, sources_argument
-from glassfs.cli.layouts import layout_option
-from glassfs.cli.many import Progress, batch, fault_of, found_under, many_options, summary, where_option
-from glassfs.cli.many import progress as progress_over
+from glassfs.cli.completion import misuse, sources_argument
+from glassfs.cli.layouts import source_options
+from glassfs.cli.many import batch, fault_of, found_under, many_options, progress_over, summary, where_option
 from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
-from glassfs.datasets.batch.found import TABLE, Opener, Search
-from glassfs.datasets.batch.run import BatchRun, RunPlan
+from glassfs.datasets.batch.found import TABLE, Opener
+from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.files import in_order
 from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, chosen, encoded, head, mark, writer
 from glassfs.datasets.where import condition, why_none
@@ -59,8 +58,7 @@ _Rest: TypeAlias = tuple[int, int, str]
     "--progress/--no-progress", default=None, help="Show a progress bar; default: on a terminal, with --output.",
 )
 @many_options()
-@connection_option
-@layout_option
+@source_options
 def command(
     sources: tuple[str, ...], form: str | None, is_csv_safe: bool, where: str, output: str, progress: bool | None,
     plan: RunPlan, connection: Connection,
@@ -80,9 +78,22 @@ def command(
     search = found_under(sources, connection)
     if output:
         _demand_replaceable(output, sources)
-    work = Rows(connection, form, where)
-    with stoppable(), progress_over(search, plan.shard, progress if output else bool(progress)) as bar:
-        run, rows, tables, known = _run(plan, search, work, bar, output)
+    tables, known, rows = Counter[str](), Counter[str](), 0
+    # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
+    with (
+        stoppable(), progress_over(search, plan.shard, progress if output else bool(progress)) as bar,
+        batch(plan, bar) as run, _opened(form, output) as write,
+    ):
+        for found, outcome in run.outcomes(search.all(), Rows(connection, form, where), is_ordered=True):
+            if outcome.data:
+                write(outcome.data)
+            rows += outcome.rows or 0
+            known.update(outcome.known)
+            for fault in outcome.faults:
+                bar.report(found.name, fault)
+            if outcome.rest is None:
+                tables.update(outcome.tables)
+                bar.advance(found.size)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
     if EPISODES not in tables and not rows and (instead := _instead(tables, sources)):
@@ -123,29 +134,6 @@ def _demand_replaceable(output: str, sources: Sequence[str]) -> None:
         with suppress(OSError), open(path, "rb") as file:
             if recognise(Head(file.read(HEAD))) is not None:
                 raise Refused("is a container; name another file", output)
-
-
-def _run(
-    plan: RunPlan, search: Search, work: Rows, bar: Progress, output: str,
-) -> tuple[BatchRun, int, Counter[str], Counter[str]]:
-    """Return the run, the numbers of rows in the file and of containers for each joined table, and of known values."""
-    form = work.form
-    tables, known, rows = Counter[str](), Counter[str](), 0
-
-    # The file is entered last, so that it gets its name before the workers end, and is removed first after an error.
-    with batch(plan, bar) as run, ExitStack() as stack:
-        write = stack.enter_context(_opened(form, output))
-        for found, outcome in run.outcomes(search.all(), work, is_ordered=True):
-            if outcome.data:
-                write(outcome.data)
-            rows += outcome.rows or 0
-            known.update(outcome.known)
-            for fault in outcome.faults:
-                bar.report(found.name, fault)
-            if outcome.rest is None:
-                tables.update(outcome.tables)
-                bar.advance(found.size)
-    return run, rows, tables, known
 
 
 @contextmanager

@@ -18,12 +18,12 @@ from functools import partial
 
 import click
 
-from glassfs.cli.common import located, lookup, name_of, nodes_from, opened, views_option
-from glassfs.cli.completion import complete_file, connection_option, misuse, progress_option, source_argument
+from glassfs.cli.common import located, lookup, name_of, nodes_from, opened
+from glassfs.cli.completion import complete_file, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
-from glassfs.cli.layouts import layout_option
-from glassfs.cli.many import Progress, batch, found_under, many_options, progress, where_option
+from glassfs.cli.layouts import tree_options
+from glassfs.cli.many import Progress, batch, found_under, many_options, progress_over, where_option
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
@@ -74,9 +74,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 @where_option
 @progress_option
 @many_options("Continue an interrupted export: complete files are kept.", is_report_needed=False)
-@views_option
-@connection_option
-@layout_option
+@tree_options
 def command(
     source: str, paths: tuple[str, ...], overwrite: bool, links: str, only: str, may_omit: bool, where: str,
     progress: bool | None, views: str, plan: RunPlan, connection: Connection,
@@ -172,7 +170,7 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
 def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None) -> Written:
     """Return how much was written. Raises NotWritten if continuing is pointless."""
     search = found_under([job.source], job.connection, has_all=True)
-    with job.opened_target(tree.root.mode) as target, progress(search, plan.shard, is_shown) as bar:
+    with job.opened_target(tree.root.mode) as target, progress_over(search, plan.shard, is_shown) as bar:
         # A worker that was killed left complete files, which its successor must not refuse.
         if job.existing is Existing.REFUSE:
             job = replace(job, existing=Existing.RESUME)

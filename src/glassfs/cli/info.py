@@ -15,8 +15,8 @@ import click
 
 from glassfs import content
 from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened_sources, reason_of
-from glassfs.cli.completion import connection_option, json_option, sources_argument
-from glassfs.cli.layouts import layout_option
+from glassfs.cli.completion import json_option, sources_argument
+from glassfs.cli.layouts import source_options
 from glassfs.content.rows import of_records
 from glassfs.content.summary import INTEGER, value_of
 from glassfs.datasets.batch.found import TABLE, Opener, Search, Unlisted
@@ -47,8 +47,7 @@ SUMMED = {
 @sources_argument
 @json_option("source")
 @click.option("--quick", is_flag=True, help="Read header and index only; count nothing inside.")
-@connection_option
-@layout_option
+@source_options
 def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Connection) -> int:
     """Count the contents of each SOURCE, and compare its raw size with the size of the file.
 

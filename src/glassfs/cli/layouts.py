@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import click
 
-from glassfs.cli.common import opened_sources
-from glassfs.cli.completion import connection_option, misuse
+from glassfs.cli.common import opened_sources, views_option
+from glassfs.cli.completion import Callback, connection_option, misuse
 from glassfs.content.container import LayoutReport
 from glassfs.errors import GlassfsError, NotFound, Refused
 from glassfs.layouts.known import VARIABLE, absolute, chosen
@@ -32,6 +32,16 @@ layout_option = click.option(
     "--layout", default="", metavar="FILE|FOLDER|NAME", callback=_use, expose_value=False,
     help="Find episodes by this layout first; see 'glassfs layouts'.",
 )
+
+
+def source_options(command: Callback) -> Callback:
+    """Add the options of commands that open sources: ``-o`` and ``--layout``."""
+    return connection_option(layout_option(command))
+
+
+def tree_options(command: Callback) -> Callback:
+    """Add the options of commands that show a tree: those, and ``--views``."""
+    return views_option(source_options(command))
 
 
 @contextmanager

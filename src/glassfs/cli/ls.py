@@ -15,9 +15,9 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened, report, views_option
-from glassfs.cli.completion import complete_file, connection_option, misuse, path_argument, source_argument
-from glassfs.cli.layouts import layout_option
+from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened, report
+from glassfs.cli.completion import complete_file, misuse, path_argument, source_argument
+from glassfs.cli.layouts import tree_options
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
 from glassfs.sizes import PIECE, human_size
@@ -35,9 +35,7 @@ from glassfs.tree.tree import demand_shallow, normal
               help="Also show modes, owners, sizes, times, and type and shape of arrays.")
 @click.option("-R", "--recursive", is_flag=True, help="Also list everything below.")
 @click.option("-H", "--human-readable", is_flag=True, help="Print sizes such as 1.5K.")
-@views_option
-@connection_option
-@layout_option
+@tree_options
 def command(
     source: str, path: str, is_long: bool, recursive: bool, human_readable: bool, views: str, connection: Connection,
 ) -> int:
@@ -137,9 +135,7 @@ MANY = 40
     "-a", "--all", "show_all", is_flag=True,
     help=f"Show all entries of a directory, not the first {MANY}, and each frame of a video.",
 )
-@views_option
-@connection_option
-@layout_option
+@tree_options
 def tree(source: str, path: str, level: int | None, show_all: bool, views: str, connection: Connection) -> int:
     """SOURCE is a container or a folder, or the URL of one, PATH a directory inside it. Arrays are shown with type and
     shape.
@@ -236,9 +232,7 @@ def _label(node: Node) -> str:
 
 @click.command()
 @click.argument("words", metavar="SOURCE PATH...", nargs=-1, required=True, shell_complete=complete_file)
-@views_option
-@connection_option
-@layout_option
+@tree_options
 def cat(words: tuple[str, ...], views: str, connection: Connection) -> int:
     """SOURCE is a container or a folder, or the URL of one, each PATH a file inside it.
 

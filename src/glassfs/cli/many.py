@@ -157,7 +157,7 @@ def found_under(sources: Sequence[str], connection: Connection, *, has_all: bool
         return Search(sources, connection, has_all=has_all)
 
 
-def progress(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
+def progress_over(search: Search, shard: Shard, is_shown: bool | None) -> Progress:
     """Return a progress bar over the bytes of all files of this shard."""
     return Progress(lambda: (
         hit.size for hit in search.all()

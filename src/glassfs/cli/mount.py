@@ -10,11 +10,11 @@ import click
 
 from glassfs.cli.completion import complete_file, completed_option, misuse
 from glassfs.mount import mountpoint, probe
-from glassfs.mount.errors import MountError, WrongOption
+from glassfs.mount.checks import check_source
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
 from glassfs.settings import settings
-from glassfs.source.remote.options import demand_plain, meant_by
-from glassfs.source.remote.url import is_url, local_name, shown
+from glassfs.source.remote.options import WrongValue
+from glassfs.source.remote.url import shown
 from glassfs.terminal import printable
 
 
@@ -51,7 +51,7 @@ def command(
         raise misuse("SOURCE is missing: name a container or a folder")
     try:
         parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
-    except WrongOption as error:
+    except WrongValue as error:
         raise misuse(str(error)) from None
     if log_file:
         parsed.log_file = os.path.abspath(log_file)
@@ -61,9 +61,7 @@ def command(
         own = mountpoint.make_at(name)
     else:
         sources = [*paths]
-        demand_plain(paths[0])
-        if not is_url(paths[0]) and not os.path.exists(local_name(paths[0])):
-            raise MountError(f"{paths[0]}: no such file or folder{meant_by(paths[0])}")
+        check_source(paths[0])
         own = mountpoint.make(paths[0])
         name = own.name
     where = f"{printable(shown(sources[0]))} is mounted at {printable(name)}"

@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from enum import Enum
 from types import TracebackType
@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from glassfs.errors import GlassfsError
 from glassfs.names import raw
+from glassfs.outputs import is_inside
 from glassfs.sizes import PIECE
 from glassfs.source import is_url
 
@@ -46,10 +47,6 @@ class Existing(Enum):
     REFUSE = "refuse"
     OVERWRITE = "overwrite"
     RESUME = "resume"
-
-
-Identity = tuple[int, int]
-"""Device and inode number of a file or folder."""
 
 
 class Target(ABC):
@@ -89,10 +86,10 @@ class Target(ABC):
 class FolderTarget(Target):
     """The open folder ``root``. In files, zeros become holes.
 
-    ``kept`` identifies files and folders (the source) that must neither be written to nor replaced.
+    ``kept``, a file or folder (the source), is neither written to nor replaced.
     """
 
-    def __init__(self, root: int, existing: Existing, kept: Collection[Identity] = ()) -> None:
+    def __init__(self, root: int, existing: Existing, kept: os.stat_result | None) -> None:
         self._existing = existing
         self._kept = kept
         self._root = root
@@ -171,7 +168,7 @@ class FolderTarget(Target):
         status = self._status(folder, name)
         if status is None:
             return folder, name
-        if _identity(status) in self._kept:
+        if self._is_kept(status):
             raise NotWritten("is the source itself")
         if stat.S_ISDIR(status.st_mode):
             raise NotWritten("a directory is in the way")
@@ -202,10 +199,13 @@ class FolderTarget(Target):
                 raise NotWritten("its folder no longer exists") from None
             finally:
                 os.close(above)
-        if _identity(os.fstat(descriptor)) in self._kept:
+        if self._is_kept(os.fstat(descriptor)):
             os.close(descriptor)
             raise NotWritten("its folder is the source itself")
         return descriptor
+
+    def _is_kept(self, status: os.stat_result) -> bool:
+        return self._kept is not None and os.path.samestat(status, self._kept)
 
     def _status(self, folder: int, name: bytes) -> os.stat_result | None:
         with _writing:
@@ -223,10 +223,10 @@ def opened_folder(path: str, mode: int, existing: Existing, source: str, is_begu
     ``source`` or inside it, and one that is not empty unless ``existing`` allows it. If ``is_begun``, it must exist, as
     other processes write to it.
     """
-    kept = set() if is_url(source) else {_identity(os.stat(source))}
+    kept = None if is_url(source) else os.stat(source)
     if os.path.islink(path):  # not with a slash at its end
         raise NotWritten("is a symbolic link; append a slash to use the folder that it leads to")
-    if _is_inside(path, kept):
+    if kept is not None and is_inside(path, kept):
         raise NotWritten(INSIDE)
     if is_begun and not os.path.isdir(path):
         raise Unusable("does not exist on one of the workers; use a folder that all of them share")
@@ -264,25 +264,9 @@ def _made(path: str, mode: int, no_links: int = 0) -> int:
         os.close(folder)
 
 
-def _is_inside(path: str, folders: Collection[Identity]) -> bool:
-    """Return whether a path, which need not exist, is one of these folders or below one."""
-    above = os.path.realpath(path)
-    while True:
-        with suppress(OSError):
-            if _identity(os.stat(above)) in folders:
-                return True
-        if above == "/":
-            return False
-        above = os.path.dirname(above)
-
-
 def _writable(mode: int) -> int:
     """Return the mode of a new file or folder, before the umask: readers of the source may write, others nothing."""
     return mode & 0o777 | (mode & 0o444) >> 1 | 0o600
-
-
-def _identity(status: os.stat_result) -> Identity:
-    return status.st_dev, status.st_ino
 
 
 def _fill(descriptor: int, pieces: Iterable[memoryview]) -> None:

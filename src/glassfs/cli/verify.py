@@ -16,10 +16,9 @@ import click
 
 from glassfs import work
 from glassfs.cli.common import reason_of
-from glassfs.cli.completion import connection_option, json_option, progress_option, sources_argument
-from glassfs.cli.layouts import layout_option
-from glassfs.cli.many import batch, fault_of, found_under, many_options, summary
-from glassfs.cli.many import progress as progress_over
+from glassfs.cli.completion import json_option, progress_option, sources_argument
+from glassfs.cli.layouts import source_options
+from glassfs.cli.many import batch, fault_of, found_under, many_options, progress_over, summary
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Container, Image, Json, Stored
 from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit
@@ -41,8 +40,7 @@ _Finding: TypeAlias = tuple[Problem, str]
 @json_option("fault")
 @progress_option
 @many_options("Continue the report: containers with a line in it are not read again.")
-@connection_option
-@layout_option
+@source_options
 def command(
     sources: tuple[str, ...], as_json: bool, progress: bool | None, plan: RunPlan, connection: Connection,
 ) -> int:

@@ -15,7 +15,6 @@ from weakref import WeakValueDictionary
 from glassfs.cache import DEFAULT_BUDGET, BlockCache
 from glassfs.datasets.joined import open_sources
 from glassfs.errors import Closed
-from glassfs.forks import after_fork
 from glassfs.layouts import known
 from glassfs.library.finding import LibraryPaths
 from glassfs.source import Connection, absolute
@@ -152,4 +151,4 @@ def named(sources: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     return tuple(os.fspath(source) for source in sources)
 
 
-after_fork(_begin_after_fork)
+os.register_at_fork(after_in_child=_begin_after_fork)

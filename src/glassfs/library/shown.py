@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from binascii import b2a_base64
+from contextlib import suppress
 from itertools import islice
 
 from glassfs import content as contents
@@ -20,7 +21,7 @@ from glassfs.tree import Directory, File, Node
 LARGEST_MEDIA = 16 << 20
 """Bytes of a video or an image that a notebook embeds."""
 SHOWN = 4000
-"""Characters of JSON, and of a line of it, that a notebook shows."""
+"""Characters of JSON that a notebook shows."""
 
 
 def line(kind: str, path: str, node: Node | None) -> str:
@@ -63,22 +64,19 @@ def _preview(file: File) -> str:
 
 
 def _beginning(file: File) -> str:
-    """Return a JSON document, indented unless it is large, or the first JSON lines; "" if that takes a pass over them.
+    """Return a document, indented unless it is cut, or the first ten JSON lines; "" if those take a pass over the file.
     """
-    content = file.content.records if isinstance(file.content, contents.Table) else file.content
     is_lines = file.name.endswith(".jsonl")
-    if is_lines and isinstance(content, contents.Records):
-        rows = islice(of_records(content), 10)
-        return "\n".join(json.dumps(row, ensure_ascii=False)[:SHOWN] for row in rows)
+    if is_lines and isinstance(file.content, contents.Records):
+        return "\n".join(json.dumps(row, ensure_ascii=False)[:SHOWN] for row in islice(of_records(file.content), 10))
     if is_lines and not file.data.is_sized:
         return ""
-    text = bytes_of(file, 0, min(file.size, 64 << 10)).decode("utf-8", "replace")
+    text = bytes_of(file, 0, 64 << 10).decode("utf-8", "replace")
     if is_lines:
-        return "\n".join(text[:SHOWN].split("\n")[:10])
-    try:
-        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):  # also a document that is cut
-        return text
+        return "\n".join(text.split("\n")[:10])
+    with suppress(ValueError, RecursionError):
+        text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return text
 
 
 def description(node: Node | None) -> str:

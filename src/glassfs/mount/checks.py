@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from glassfs.mount import system
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
+from glassfs.outputs import is_inside
 from glassfs.source.mountinfo import FILE_SYSTEM, glassfs_devices
 from glassfs.source.remote.options import demand_plain, meant_by
 from glassfs.source.remote.url import is_url, local_name
@@ -22,11 +23,9 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> str
     No server is asked: the daemon opens remote sources. Raises MountError with what to do.
     """
     for source in sources:
-        demand_plain(source)
+        check_source(source)
     files = [local_name(source) for source in sources if not is_url(source)]
     for source in files:
-        if not os.path.exists(source):
-            raise MountError(f"{source}: no such file or folder{meant_by(source)}")
         if not os.access(source, os.R_OK):
             raise MountError(f"{source}: this user may not read it")
         if os.stat(source).st_dev in glassfs_devices():
@@ -40,15 +39,22 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> str
     if "nonempty" not in options.flags and os.listdir(mountpoint):
         raise MountError(f"{mountpoint}: the mount point is not empty; choose an empty directory, or add -o nonempty")
     for source in files:
-        if os.path.isdir(source) and _is_inside(mountpoint, source):
+        if os.path.isdir(source) and is_inside(mountpoint, os.stat(source)):
             advice = "choose a mount point outside of it"
             raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself; {advice}")
     for written in filter(None, (options.metrics, options.log_file)):
         for folder in (mountpoint, *files):
-            if os.path.isdir(folder) and _is_inside(os.path.dirname(os.path.abspath(written)), folder):
+            if os.path.isdir(folder) and is_inside(os.path.dirname(os.path.abspath(written)), os.stat(folder)):
                 # Each line of a log about a change in the source would be a change in the source.
                 raise MountError(f"{written}: lies inside {folder}, and glassfs writes to it; name a file outside")
     return removed
+
+
+def check_source(typed: str) -> None:
+    """Raise MountError for a local source that does not exist, and Refused for a URL that must not be typed."""
+    demand_plain(typed)
+    if not is_url(typed) and not os.path.exists(local_name(typed)):
+        raise MountError(f"{local_name(typed)}: no such file or folder{meant_by(typed)}")
 
 
 def _check_nothing_is_mounted(mountpoint: str) -> str:
@@ -67,14 +73,3 @@ def _check_nothing_is_mounted(mountpoint: str) -> str:
         raise MountError(f"{mountpoint}: {existing.source} is mounted there already; {advice}")
     advice = f"'glassfs umount --lazy {mountpoint}' removes it"
     raise MountError(f"{mountpoint}: {existing.source} is mounted there and does not answer; {advice}")
-
-
-def _is_inside(path: str, folder: str) -> bool:
-    """Return whether a directory above ``path`` is ``folder``, by inode: bind mounts give a folder several paths."""
-    outer = os.stat(folder)
-    above = os.path.realpath(path)
-    while not os.path.samestat(os.stat(above), outer):
-        above, below = os.path.dirname(above), above
-        if above == below:
-            return False
-    return True

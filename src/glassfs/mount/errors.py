@@ -41,10 +41,6 @@ class MountError(GlassfsError):
     """Mounting or unmounting failed; the message says what to do."""
 
 
-class WrongOption(MountError):
-    """A wrong ``-o`` option: a mistake in the command line, not a failure."""
-
-
 class Answer(Exception):
     """An errno to answer a request with. Not logged."""
 

@@ -1,15 +1,12 @@
 """A small process that ends the kernel's connection if the daemon dies, so that no reader waits for ever.
 
-A daemon that is killed while one of its threads waits in the kernel keeps its descriptors until that thread returns,
-and so the connection; if the thread waits for a reader, and the reader for the daemon, neither ever ends. The guard
-then writes to the connection's file ``abort`` in fusectl, which its owner may do and which frees all of them.
+A daemon that is killed while one of its threads waits in the kernel keeps the connection until that thread returns; if
+the thread waits for a reader, and the reader for the daemon, neither ever ends. The guard then writes to the
+connection's file ``abort`` in fusectl, which frees all of them. Without fusectl the mount works all the same.
 
 The guard cannot wait for the end of a pipe, which that thread would keep open as well, nor for the end of the process.
-It is a shell, which takes less than 1 MiB, and gets a signal at the death of the thread that started it: the main one.
-It keeps the file ``abort`` open from the beginning: the number of a connection may be given to another one later, an
-open file not. It has a session of its own, and ignores the signals that end a mount.
-
-Only on Linux, and where fusectl can be opened. Without it the mount works all the same.
+It is a shell, which takes less than 1 MiB, and gets a signal at the death of the main thread. It keeps ``abort`` open
+from the beginning, as another connection may get the number later, and ignores the signals that end a mount.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -76,7 +72,7 @@ def _opened(device: str) -> int:
     try:
         return os.open(f"{CONNECTIONS}/{path}", os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        if os.geteuid() != 0 or sys.platform != "linux":
+        if os.geteuid() != 0:
             raise
 
     def call(*arguments: object) -> int:

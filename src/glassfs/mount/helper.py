@@ -10,7 +10,7 @@ import sys
 
 from glassfs.arguments import harmless, hide
 from glassfs.errors import GlassfsError
-from glassfs.mount.errors import WrongOption
+from glassfs.source.remote.options import WrongValue
 from glassfs.terminal import printable
 
 USAGE = "usage: mount.glassfs SOURCE MOUNTPOINT [-fnsv] [-o OPTION[,OPTION]...]"
@@ -21,7 +21,7 @@ def main() -> None:
     hide()
     try:
         sys.exit(run(sys.argv[1:]))
-    except WrongOption as error:
+    except WrongValue as error:
         _end(f"{error} (see 'glassfs mount --help')", 1)
     except getopt.GetoptError as error:
         _end(f"{error}; {USAGE}", 1)

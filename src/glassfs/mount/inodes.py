@@ -290,9 +290,7 @@ class Inodes:
     def surplus(self) -> KnownIds | None:
         """Return the known ids of some of the oldest runs if there are too many runs, else None. Call this repeatedly.
 
-        Each call goes on where the previous one ended, and after the newest run with the oldest again: the kernel keeps
-        what a process uses, and directories as long as it knows anything in them. If it kept nearly all, the next call
-        returns some when there are more runs than now.
+        If the kernel kept nearly all, the next call returns some when there are more runs than now.
         """
         # The ids are passed like the hand of a clock: the kernel says nothing of what it uses, and refuses to forget
         # that. So the oldest go first, and what it kept is asked for again when the hand comes back.
@@ -380,7 +378,7 @@ class Inodes:
 
     def _added(self, parent: int, origin: Origin, count: int) -> Run:
         """Return a new run for nodes of this origin. The caller holds the lock."""
-        run = Run(self._next, count, parent, origin.identity, origin.volume, self._joined(origin.lease))
+        run = Run(self._next, self._next + count, parent, origin.identity, origin.volume, self._joined(origin.lease))
         self._next += count
         firsts, runs = self._table
         # In this order: a concurrent reader finds the previous run, and sees that the id is outside of it.

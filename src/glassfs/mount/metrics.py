@@ -39,7 +39,7 @@ class Metrics:
     """The file at the absolute ``path``, with what ``status`` returns. One thread.
 
     The label ``mount`` of all values is the name of the file without its suffix. ``write`` replaces the file, so that
-    readers see it whole; ``remove`` removes it at the end. Both log the first failure only.
+    readers see it whole; ``remove`` removes it at the end. What fails is logged.
 
     Only files of this class are replaced: at first one with its mark, which a killed mount leaves, then the one that it
     wrote last. It holds a lock on that. The folder is opened once, so that no link leads to another one later.
@@ -52,7 +52,6 @@ class Metrics:
         self._path = path
         self._name = os.path.basename(path)
         self._status = status
-        self._has_failed = False
         self._file = self._folder = -1
         end = time.monotonic() + settings.metrics_claim
         try:
@@ -88,7 +87,6 @@ class Metrics:
                 os.unlink(part, dir_fd=self._folder)
                 raise
             self._hold(file)
-            self._has_failed = False
         except OSError as error:
             self._complain(error)
 
@@ -127,9 +125,7 @@ class Metrics:
             os.close(before)
 
     def _complain(self, error: OSError) -> None:
-        if not self._has_failed:
-            log.warning("%s: metrics cannot be written: %s", self._path, error.strerror)
-        self._has_failed = True
+        log.warning("%s: metrics cannot be written: %s", self._path, error.strerror)
 
     def _lines(self) -> Iterator[str]:
         status = self._status()

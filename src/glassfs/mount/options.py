@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from glassfs.cache import DEFAULT_BUDGET, DEFAULT_SPOOL_SIZE
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.layouts import known as layouts
-from glassfs.mount.errors import WrongOption
 from glassfs.sizes import parse_size
 from glassfs.source.remote import options as remote
+from glassfs.source.remote.options import WrongValue
 from glassfs.source.remote.url import Connection
 from glassfs.tree import ViewSet, views_named
 from glassfs.tree.containers.containers import OPEN_CONTAINERS, PARSED_BYTES
@@ -41,15 +41,32 @@ def _number(least: int, most: int, base: int, text: str) -> int:
     return number
 
 
+def _folder(text: str) -> str:
+    """Return the path of a folder. Raises ValueError for anything else."""
+    if not os.path.isdir(text):
+        raise ValueError(text)
+    return os.path.abspath(text)
+
+
+def _file(text: str) -> str:
+    """Return the path of a file, which need not exist, in a folder. Raises ValueError."""
+    path = os.path.abspath(text)
+    if os.path.isdir(path):
+        raise ValueError(text)
+    _folder(os.path.dirname(path))
+    return path
+
+
+_FILE = _file, "a file in a folder that exists"
 _SIZE = parse_size, "a size, such as 64M or 2G"
-_VALUES: dict[str, tuple[Callable[[str], object], str]] = {
+_VALUES: remote.Values = {
     "uid": (partial(_number, 0, LARGEST_ID, 10), "the number of a user"),
     "gid": (partial(_number, 0, LARGEST_ID, 10), "the number of a group"),
     "umask": (partial(_number, 0, 0o777, 8), "an octal number up to 777"), "cache_size": _SIZE, "spool_size": _SIZE,
     "read_ahead": _SIZE, "max_open": (partial(_number, 1, sys.maxsize, 10), "a number of at least 1"),
+    "spool": (_folder, "a directory; name one, as in spool=/var/tmp"), "metrics": _FILE, "log_file": _FILE,
     "catalogue": (lambda text: bool(("no", "yes").index(text)), "yes or no"),
 }
-"""How values are parsed, with a ValueError for wrong ones, and what they must be."""
 
 DESCRIPTIONS = {
     "allow_other": "let other users access the mount, subject to modes and owners",
@@ -105,7 +122,7 @@ class MountOptions:
     ) -> MountOptions:
         """Return the options given after ``-o``, several in a text.
 
-        Raises WrongOption for a wrong value, and for an unknown option unless ``is_lenient``.
+        Raises WrongValue for a wrong value, and for an unknown option unless ``is_lenient``.
         """
         options = cls()
         for option in (option.strip() for text in texts for option in remote.split(text)):
@@ -114,9 +131,9 @@ class MountOptions:
         if "lerobot_splits" in options.flags:
             options.views = views_named("+".join([*options._view_names(), "lerobot-splits"]))
         if {"allow_other", "allow_root"} <= options.flags:
-            raise WrongOption("options allow_other and allow_root: only one of them may be given")
+            raise WrongValue("options allow_other and allow_root: only one of them may be given")
         if "follow_links" in options.flags and (os.geteuid() == 0 or "allow_other" in options.flags):
-            raise WrongOption("option follow_links: is not for mounts by root or with allow_other, which serve others")
+            raise WrongValue("option follow_links: is not for mounts by root or with allow_other, which serve others")
         return options
 
     def _set(self, option: str, is_lenient: bool) -> None:
@@ -126,43 +143,28 @@ class MountOptions:
         elif name.startswith("x-") or name == "comment" or (name in _IGNORED and not has_value):
             return
         elif name == "rw":
-            raise WrongOption("option rw: a glassfs mount is read-only")
+            raise WrongValue("option rw: a glassfs mount is read-only")
         elif name in _FLAGS:
-            raise WrongOption(f"option {name}: takes no value, but {value!r} is given")
-        elif name == "spool":
-            if not os.path.isdir(value):
-                raise WrongOption(f"option spool: {value!r} is not a directory; name one, as in spool=/var/tmp")
-            self.spool = os.path.abspath(value)
-        elif name in ("metrics", "log_file"):
-            if not os.path.isdir(os.path.dirname(os.path.abspath(value))) or os.path.isdir(value):
-                raise WrongOption(f"option {name}: {value!r} is not a file in a folder that exists")
-            setattr(self, name, os.path.abspath(value))
+            raise WrongValue(f"option {name}: takes no value, but {value!r} is given")
         elif name == "views":
             try:
                 self.views = views_named("+".join([*self._view_names(), value]))
             except NotFound as error:
-                raise WrongOption(f"option views: {error.reason}") from None
+                raise WrongValue(f"option views: {error.reason}") from None
         elif name == "layout":
             try:
                 layouts.chosen(value)
             except GlassfsError as error:
-                raise WrongOption(f"option layout: {error}") from None
+                raise WrongValue(f"option layout: {error}") from None
             self.layout = layouts.absolute(value)
         elif name in _VALUES:
-            parse, expected = _VALUES[name]
-            try:
-                setattr(self, name, parse(value))
-            except ValueError:
-                raise WrongOption(f"option {name}: {value!r} is not {expected}") from None
+            setattr(self, name, remote.parsed_value(_VALUES, name, value))
         else:
-            try:
-                changed = remote.with_option(self.remote, option)
-            except remote.WrongValue as error:
-                raise WrongOption(error.reason) from None
+            changed = remote.with_option(self.remote, option)
             if changed is not None:
                 self.remote = changed
             elif not is_lenient:
-                raise WrongOption(f"unknown mount option {option!r}{remote.close_to(name, DESCRIPTIONS)}")
+                raise WrongValue(f"unknown mount option {option!r}{remote.close_to(name, DESCRIPTIONS)}")
 
     def _view_names(self) -> list[str]:
         return [view.name for view in self.views.views]

@@ -1,10 +1,8 @@
 """Prepare the process of a daemon: its limit of open files, its capabilities, and the memory that it keeps.
 
 Capabilities (capabilities(7)) belong to threads, and new threads inherit them. Those for worker processes are kept only
-for programs that the daemon starts: none of its threads may use them. Only root on Linux has any.
-
-Replies of up to 1 MiB must not be mapped and unmapped each time; blocks of many MiB must. Free memory in the arenas of
-threads is returned to the system when there was no work for a while. Without glibc nothing happens.
+for programs that the daemon starts. Replies of up to 1 MiB must not be mapped and unmapped each time; blocks of many
+MiB must. Free memory of the allocator (glibc) is returned to the system when there was no work for a while.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ import logging
 import mmap
 import os
 import resource
-import sys
 import time
 from typing import Any
 
@@ -49,7 +46,7 @@ def settle() -> None:
     A failure is logged, and the mount is served all the same.
     """
     tune_allocator()
-    if sys.platform != "linux" or os.geteuid() != 0:
+    if os.geteuid() != 0:
         return
     try:
         # The bounding set limits programs that the daemon starts; the other sets limit its own threads.

@@ -11,59 +11,53 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass, field
 
 from glassfs.tree import Directory, Node, Settled
 from glassfs.tree.lease import Lease
 
 STRETCH = 32
-_NO_NAMES: Set[str] = frozenset()
-"""One object for all runs: each ``frozenset()`` is a new one of 216 bytes."""
 
 
+@dataclass(slots=True, eq=False)
 class HeldLease:
     """The lease on one version of a container or file, the number of runs that hold it, and cached nodes by id."""
 
-    __slots__ = ("lease", "nodes", "runs")
-
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
-        self.runs = 0
-        self.nodes: dict[int, Node] = {}
+    lease: Lease
+    runs: int = 0
+    nodes: dict[int, Node] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class Run:
-    """``count`` ids from ``first`` to before ``end``, to which the kernel holds ``held`` references in total.
+    """The ids from ``first`` to before ``end``, to which the kernel holds ``held`` references in total.
 
     They belong to the children of the directory with the id ``parent``: ``directory``, or one in the run ``above``; or
-    the only one belongs to ``node``, which is ``name`` there.
+    the only one belongs to ``node``, which is ``name`` there. ``used`` are names that were looked up.
     """
 
-    __slots__ = (
-        "_known", "above", "directory", "end", "first", "held", "holding", "identity", "name", "node", "parent",
-        "used", "volume",
-    )
-
-    def __init__(self, first: int, count: int, parent: int, identity: str, volume: str, holding: HeldLease) -> None:
-        self.first = first
-        self.end = first + count
-        self.parent = parent
-        self.identity = identity
-        self.volume = volume
-        self.holding = holding
-        self.held = 0
-        self._known: dict[int, int] | None = {} if count > STRETCH else None
-        """References by number of the stretch; None in a run of one stretch."""
-        self.directory: Node | None = None
-        self.above: Run | None = None
-        self.node: Node | None = None
-        self.name = ""
-        self.used = _NO_NAMES
+    first: int
+    end: int
+    parent: int
+    identity: str
+    volume: str
+    holding: HeldLease
+    held: int = 0
+    directory: Node | None = None
+    above: Run | None = None
+    node: Node | None = None
+    name: str = ""
+    used: Set[str] = frozenset()
+    _known: dict[int, int] | None = None
+    """References by number of the stretch, in a run of several."""
 
     def note(self, number: int, count: int, references: int) -> None:
         """Count so many more references to each of ``count`` ids from that number in the run on."""
+        if self.end - self.first <= STRETCH:
+            return
         known = self._known
         if known is None:
-            return
+            known = self._known = {}
         # The sum of a stretch says whether the kernel knows any id of it. Which ones would take a number for each.
         end = number + count
         while number < end:
@@ -80,32 +74,33 @@ class Run:
         """Return the numbers of the stretches in which the kernel knows an id."""
         if not self.held:
             return []
-        return [0] if self._known is None else list(self._known)
+        return [0] if self.end - self.first <= STRETCH else list(self._known or ())
 
 
+@dataclass(frozen=True)
 class KnownIds:
-    """The ids that the kernel may know of some runs, descending in each. Each pass finds what it knows by then."""
+    """The ids that the kernel may know of some runs, descending in each. Each pass finds what it knows by then.
 
-    __slots__ = ("_lock", "_runs")
+    ``lock`` is that of the table.
+    """
 
-    def __init__(self, runs: Sequence[Run], lock: threading.Lock) -> None:
-        self._runs = runs
-        self._lock = lock
+    runs: Sequence[Run]
+    lock: threading.Lock
 
     @property
     def held(self) -> int:
         """The number of references that the kernel holds to them."""
-        return sum(run.held for run in self._runs)
+        return sum(run.held for run in self.runs)
 
     def entries(self) -> Iterator[tuple[int, str]]:
         """Yield the names that have runs of their own and lead to files and containers: their folder's id, the name."""
-        for run in self._runs:
+        for run in self.runs:
             if run.node is not None and not is_folder(run.node):
                 yield run.parent, run.name
 
     def __iter__(self) -> Iterator[int]:
-        for run in self._runs:
-            with self._lock:
+        for run in self.runs:
+            with self.lock:
                 stretches = run.stretches()
             for stretch in sorted(stretches, reverse=True):
                 if not run.held:  # all were forgotten meanwhile

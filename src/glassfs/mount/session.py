@@ -1,6 +1,6 @@
 """Serve one mount: open its sources, answer requests, watch the sources and notify the kernel of changes.
 
-``MountSession`` belongs to the thread that makes it and calls ``run``. More threads run beside the engine's:
+Threads beside the engine's:
 ``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered;
 ``glassfs-poll`` compares what is shown with the stores, which may hang, and drops what is no longer used;
 ``glassfs-clock`` ends requests that were interrupted, while there are requests;

@@ -25,7 +25,6 @@ from weakref import WeakSet
 import xxhash
 
 from glassfs.errors import Refused, is_lack
-from glassfs.forks import around_fork
 from glassfs.persistent import private
 from glassfs.settings import settings
 
@@ -298,4 +297,4 @@ _held: list[PersistentCache] = []
 _inherited: list[Any] = []
 """Connections of the process that this one was forked from, with which closing them would interfere."""
 # SQLite remembers which locks its process has, and would do so in a process that was forked while it had some.
-around_fork(_hold_all, _release_all, _renew_all)
+os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_renew_all)

@@ -6,6 +6,5 @@ a process that imports the library once, never sees a container, and forks a wor
 
 Callers import from ``client``: this package imports nothing, as the server begins with it and is to start quickly.
 
-What a worker sends is untrusted, as the container may have taken it over. If it crashes, computes too long or needs too
-much memory, its container is reported as damaged, and no other is affected. Any other failure says nothing about it.
+What a worker sends is untrusted, as the container may have taken it over.
 """

@@ -1,8 +1,7 @@
 """The sandbox of one container: requests to a worker that reads it with a library. Any thread, one request at a time.
 
 A worker that crashes, takes too much processor time or sends nonsense has read something that makes it do so: this and
-all later requests raise Damaged. Nothing else is a verdict on the container. A worker that was ended by another process
-is replaced, and one that cannot start, be confined or answer in time raises Unavailable, which is not remembered.
+all later requests raise Damaged. Nothing else is a verdict on the container: all else is tried again, or Unavailable.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import json
 import select
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from glassfs import __version__, work
@@ -78,16 +78,15 @@ class _Nonsense(Exception):
     """The worker sends what no worker sends that the container has not taken over."""
 
 
+@dataclass
 class _Conversation:
-    """One request to a worker: serves its reads until it answers."""
+    """One request to a worker: serves its reads until it answers. ``fault`` is the first error of the source."""
 
-    def __init__(self, worker: SandboxWorker, source: Source, most: int) -> None:
-        self._worker = worker
-        self._socket = worker.connection
-        self._source = source
-        self._most = most
-        self._until = 0.0
-        self._fault: GlassfsError | None = None
+    worker: SandboxWorker
+    source: Source
+    most: int
+    until: float = 0.0
+    fault: GlassfsError | None = None
 
     def run(self, request: bytes) -> Outcome:
         """Return the answer, or the error that the library or the source reports.
@@ -95,7 +94,7 @@ class _Conversation:
         Raises Unavailable if the worker is not ready or silent, _Disconnected and _Nonsense.
         """
         self._send(wire.REQUEST, request)
-        if not self._worker.process:
+        if not self.worker.process:
             self._greet()  # it has the request already, and loses no time
         data = bytearray()
         while True:
@@ -103,15 +102,15 @@ class _Conversation:
             if kind == wire.READ:
                 self._serve(payload)
             elif kind == wire.DATA:
-                if len(data) + len(payload) > self._most:
+                if len(data) + len(payload) > self.most:
                     raise _Nonsense("more than was asked for")
                 data += payload
             # The library reports a failed read of the source as its own error, which may look like damage. The error of
             # the source is the cause.
-            elif self._fault is not None:
-                return self._fault
+            elif self.fault is not None:
+                return self.fault
             elif kind == wire.ERROR:
-                return self._source.damage(_text(payload))
+                return self.source.damage(_text(payload))
             elif kind == wire.NOT_NOW:
                 return self._not_now(_text(payload))
             else:
@@ -119,14 +118,14 @@ class _Conversation:
 
     def _greet(self) -> None:
         """Wait until the worker is ready. Raises Unavailable with the reason if it is not."""
-        server = self._worker.server
-        self._until = time.monotonic() + server.patience
+        server = self.worker.server
+        self.until = time.monotonic() + server.patience
         reason = "is of another version: glassfs was upgraded; mount, or start this program, again"
         try:
             kind, payload = self._message()
             greeting: Any = _parsed(payload) if kind == wire.READY else None
         except _Disconnected:
-            if self._worker.was_taken:
+            if self.worker.was_taken:
                 raise
             reason = f"cannot be started: {server.why_ended()}"
         except _Nonsense:
@@ -137,15 +136,15 @@ class _Conversation:
             if kind == wire.NOT_NOW:
                 raise self._not_now(_text(payload))
             if isinstance(greeting, list) and greeting[:1] == [__version__]:  # an upgrade may come between
-                self._worker.process = greeting[1]
+                self.worker.process = greeting[1]
                 server.patience = settings.worker_next
-                self._until = time.monotonic() + settings.worker_silent
+                self.until = time.monotonic() + settings.worker_silent
                 return
         pool().discard_server(server)
         raise self._not_now(reason)
 
     def _not_now(self, reason: str) -> Unavailable:
-        return Unavailable(f"its worker process {reason}", self._source.name)
+        return Unavailable(f"its worker process {reason}", self.source.name)
 
     def _message(self) -> tuple[bytes, bytearray]:
         """Return kind and payload of the next message. Raises _Nonsense if it is no message of a worker's."""
@@ -162,21 +161,21 @@ class _Conversation:
         if size > PIECE:
             raise _Nonsense("a wrong message")
         kind, found = wire.FAILED, bytearray()
-        self._worker.waits_since = time.monotonic()
+        self.worker.waits_since = time.monotonic()
         try:
-            kind, found = wire.BYTES, self._source.buffer(offset, size)
+            kind, found = wire.BYTES, self.source.buffer(offset, size)
         except GlassfsError as error:
-            self._fault = self._fault or error
+            self.fault = self.fault or error
         finally:
-            self._worker.waits_since = None
+            self.worker.waits_since = None
         self._send(kind, found)
 
     def _send(self, kind: bytes, payload: bytes | bytearray) -> None:
         view = memoryview(wire.HEADER.pack(kind, len(payload)) + payload)
-        self._until = time.monotonic() + settings.worker_silent
+        self.until = time.monotonic() + settings.worker_silent
         while view:
             try:
-                view = view[self._socket.send(view) :]
+                view = view[self.worker.connection.send(view) :]
             except BlockingIOError:
                 self._wait(select.POLLOUT)
             except OSError:
@@ -187,7 +186,7 @@ class _Conversation:
         view = memoryview(buffer)
         while view:
             try:
-                count = self._socket.recv_into(view)
+                count = self.worker.connection.recv_into(view)
             except BlockingIOError:
                 self._wait(select.POLLIN)
                 continue
@@ -204,8 +203,8 @@ class _Conversation:
         Computing too long ends it before, so then it was stopped, or the machine has no time for it.
         """
         poll = select.poll()
-        poll.register(self._socket, event)
-        left = self._until - time.monotonic()
+        poll.register(self.worker.connection, event)
+        left = self.until - time.monotonic()
         if left <= 0 or not work.patiently(lambda seconds: bool(poll.poll(seconds * 1000)), left):
             raise self._not_now("does not answer in time")
 

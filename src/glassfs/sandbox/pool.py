@@ -52,7 +52,7 @@ class SandboxWorker:
         self.server = server
         self.is_busy = True
         self.used = time.monotonic()
-        self.owner = _owner()
+        self.owner = work.derived().owner
         self.process = 0
         """Its process id, once it has greeted."""
         self.waits_since: float | None = None
@@ -73,11 +73,6 @@ class SandboxWorker:
                 self.connection.shutdown(socket.SHUT_RDWR)
         else:
             self.connection.close()
-
-
-def _owner() -> int:
-    current = work.current()
-    return -1 if current is None else current.owner
 
 
 class _Server:
@@ -193,7 +188,7 @@ class Pool:
         An owner of whom no worker is busy waits for no other owner, unless very many have one. The caller serializes
         the requests of one sandbox. Raises Unavailable if no worker can be started.
         """
-        owner = _owner()
+        owner = work.derived().owner
         with work.holding(self._changed):
             for worker in self._workers:
                 if worker.sandbox() is sandbox:

@@ -107,9 +107,8 @@ class Source(ABC):
     def mapped(self, offset: int, size: int) -> memoryview | None:
         """Return a read-only view of the bytes ``[offset, offset + size)`` mapped into memory, or None if impossible.
 
-        The view stays that of this file even if another file replaces it, but it changes when the file is written.
-        Touching a page beyond the end of a truncated file raises SIGBUS and kills the process: only callers that ask
-        for a mapping get one, and glassfs itself reads through none.
+        It changes when the file is written. Touching a page beyond the end of a truncated file raises SIGBUS and kills
+        the process: only callers that ask for a mapping get one, and glassfs itself reads through none.
         """
         return None
 
@@ -220,15 +219,13 @@ class Store(ABC):
     def watch(self, path: Path, notify: Callable[[Path, str], None]) -> bool:
         """Call ``notify`` from now on when something changes in the folder at ``path``, but not below it.
 
-        It gets ``path`` and the name of what was created, removed, renamed or written or changed its attributes. The
-        name is empty if the folder itself changed or is gone, or if anything in it may have changed; the watch may be
-        over then, and the next call starts a new one. The store calls ``notify`` on a thread of its own; ``notify``
-        must not block on a store.
+        It gets ``path`` and the name of what was created, removed, renamed or written or changed its attributes, on a
+        thread of the store's own, and must not block on a store. The name is empty if the folder itself or anything in
+        it may have changed; the watch may be over then, and the next call starts a new one.
 
         Returns False if changes cannot be reported: another machine may make them, or resources ran out; callers may
-        retry at any time. For a folder that is already watched the call is a dictionary lookup and keeps the first
-        ``notify``. Changes through a hard link in another folder are never reported; changes through a mapping are
-        reported when the writer closes it.
+        retry at any time. A folder that is watched already keeps the first ``notify``. Changes through a hard link in
+        another folder are never reported, those through a mapping when the writer closes it.
         """
         return False
 

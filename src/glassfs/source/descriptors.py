@@ -36,10 +36,9 @@ class Holder(Protocol):
     """A source that may hold a descriptor."""
 
     def evict(self, is_forced: bool = False) -> bool:
-        """Give up the descriptor, which is closed when no thread reads it, and return whether there is none any more.
+        """Give up the descriptor, unregistered already; return whether there is none any more.
 
-        That of a file in use but deleted, which could not be opened again, is given up only if ``is_forced``. The pool
-        has unregistered the source before.
+        That of a deleted file in use, which could not be opened again, is given up only if ``is_forced``.
         """
 
 

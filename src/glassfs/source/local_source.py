@@ -1,8 +1,8 @@
 """The bytes of one version of a file of the local system, read from its descriptor. Any thread.
 
-Reads use ``preadv``, not ``mmap``: touching a page of a truncated file raises SIGBUS and kills the process. ``preadv``
-into the caller's buffer copies once and releases the GIL. After each read, size and mtime are compared with those at
-opening: the kernel sets the mtime before it copies new bytes in, so a read that finds the old mtime has old bytes only.
+Reads use ``preadv``, not ``mmap``: touching a page of a truncated file raises SIGBUS and kills the process. After each
+read, size and mtime are compared with those at opening: the kernel sets the mtime before it copies new bytes in, so a
+read that finds the old mtime has old bytes only.
 """
 
 from __future__ import annotations

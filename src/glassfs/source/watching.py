@@ -1,14 +1,11 @@
 """Watch local folders with inotify(7). Changes are reported within some hundredths of a second.
 
-One instance of inotify and one thread serve all stores of the process, as long as anything is watched. A folder is
-watched at its path: each folder on the way to it is watched too, and so is the mount table, to detect replacements.
-Requests for changes that inotify cannot see are refused: file systems that other machines change, and folders that may
-not be read. Stores through a mapping and asynchronous writes are reported when the writer closes the file; changes
-through a hard link in another folder are never reported.
+One instance of inotify and one thread serve all stores of the process, as long as anything is watched. Each folder on
+the way to a watched one is watched too, and so is the mount table, to detect replacements. Requests for changes that
+inotify cannot see are refused: file systems that other machines change, and folders that may not be read.
 
 Users with write access to a folder can cause any number of events and folders: watches are limited, and a folder with
-too many events is not watched for a while. Any thread may call; notifications are sent by this module's thread, without
-a lock.
+too many events is not watched for a while. Any thread; notifications are sent by this module's own, without a lock.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from threading import Lock
 
@@ -54,26 +52,26 @@ Notify = Callable[[str, bool], None]
 """Called with the name of what changed in a folder (empty: the folder itself) and whether the watch is over."""
 
 
+@dataclass(eq=False)
 class Watch:
     """A request to be notified about the folder at ``path``, until ``is_over``; ``wds`` lead to it and are its own.
 
-    ``root`` is the (device, inode) of one folder on the way.
+    ``root`` is the (device, inode) of one folder on the way. It ``is_silent`` until the whole way is watched.
     """
 
-    def __init__(self, path: tuple[str, ...], notify: Notify, on_release: Callable[[Watch], None]) -> None:
-        self.path = path
-        self.notify = notify
-        self.root = 0, 0
-        self.wds: list[int] = []
-        self.since = time.monotonic()
-        self.is_over = False
-        self.is_silent = True  # until the whole way is watched
-        self._on_release = on_release
+    path: tuple[str, ...]
+    notify: Notify
+    on_release: Callable[[Watch], None]
+    root: tuple[int, int] = (0, 0)
+    wds: list[int] = field(default_factory=list)
+    since: float = field(default_factory=time.monotonic)
+    is_over: bool = False
+    is_silent: bool = True
 
     def release(self) -> None:
         """End the watch without notification. May be called at any point, also by the garbage collector."""
         self.is_over = self.is_silent = True
-        self._on_release(self)
+        self.on_release(self)
 
 
 class Watches:

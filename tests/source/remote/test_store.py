@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from glassfs import threads
 from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, NotADirectory, NotFound, TooLarge
 from glassfs.settings import settings
@@ -235,9 +236,9 @@ def test_refresh_without_threads_happens_later(
 
     server.put("a", b"x")
     others = set(threading.enumerate())
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.1)
     store = folder(server, poll=10.0)
     store.entry(("a",))
-    store._loads.pool.close()
     wait_until(lambda: not [one for one in threading.enumerate() if one.name == "glassfs-loads" and one not in others])
     server.put("a", b"xy")
     with monkeypatch.context() as patched:

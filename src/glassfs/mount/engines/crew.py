@@ -1,9 +1,8 @@
 """The threads that answer the kernel, and which of them may wait for what.
 
-A thread takes a request, answers it and takes the next. While it answers, another thread has to read requests if the
-answer may take long: a second thread is woken at once where that is likely, and within two milliseconds where it turns
-out so. As long as answers come from memory, one thread gives them all, which is fastest: no thread has to be woken, and
-none competes for the interpreter.
+A thread takes a request, answers it and takes the next. As long as answers come from memory, one thread gives them all,
+which is fastest: none competes for the interpreter. A second thread is woken to read requests at once where an answer
+is likely to take long, and within two milliseconds where it turns out so.
 
 Users share threads and processors. Each user has a share of them (``Shares``), however many others ask: beyond it,
 further requests of that user wait in a queue, without a thread, until one of them is answered or stops computing.
@@ -58,9 +57,9 @@ class Shares:
     reserved: int = 64
     """Further threads for users without any request in progress."""
     computing: int = max(4, CORES)
-    """Requests that use the processor, of all users together, unless these are more users. Each of them makes other
-    requests wait longer for the interpreter, as each system call gives it up. On two cores, beside 150 attackers, the
-    first ``ls`` of a folder of 100 files takes 0.4 s, and 1.7 s if twelve may compute, which gain nothing from that."""
+    """Requests that use the processor, of all users together, unless these are more users. Each makes the others wait
+    longer for the interpreter: beside 150 attackers on two cores, ``ls`` of 100 files takes 0.4 s, and 1.7 s if twelve
+    may compute, which gain nothing from that."""
     user_computing: int = max(3, CORES // 2)
     """Those of one user."""
     user: int = 400
@@ -156,8 +155,6 @@ class Crew:
         """The most recently used last."""
         self._queues: dict[tuple[int, str, bool], deque[Task]] = {}
         """Deferred requests by user, volume, and whether they read: of one queue either all may begin or none."""
-        self._next_warning = 0.0
-        """Time before which no lack of threads is logged again."""
         self._is_slow = self._is_over = False
         self._is_supervised = True
         self._check = threading.Event()
@@ -339,12 +336,9 @@ class Crew:
             self._report_shortage(error)
 
     def _report_shortage(self, error: Exception) -> None:
-        """Log it, not too often, and have the supervisor try again until a thread waits for requests."""
+        """Log it, and have the supervisor try again until a thread waits for requests."""
         self._check.set()
-        now = time.monotonic()
-        if now >= self._next_warning:
-            self._next_warning = now + settings.shortage_warning
-            log.warning("requests may have to wait: %s", str(error) or "there is not enough memory")
+        log.warning("requests may have to wait: %s", str(error) or "there is not enough memory")
 
     def _supervise(self) -> None:
         """Add a thread whenever none waits for requests and none was taken since the previous check.

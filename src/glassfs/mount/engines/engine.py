@@ -1,7 +1,6 @@
 """The engine of one mount: it takes the kernel's requests, has them answered, and ends those that no thread waits for.
 
-Threads read requests from the descriptor of the connection and answer them in the kernel's messages (``answers``), INIT
-included. These are the same on all architectures, and can be tested without a kernel. Linux.
+Threads read requests from the descriptor of the connection and answer them in the kernel's messages (``answers``).
 """
 
 from __future__ import annotations

@@ -2,13 +2,11 @@
 
 A block is requested once however many readers wait for it. If one is missing, its neighbor is requested with it, as a
 request takes about as long for both; if more are missing, exactly these are, neighbors in one request. Ahead of a
-sequential reader further blocks are requested, if few enough are under way. The disk cache is searched before the
-server is asked.
+sequential reader further blocks are requested, if few enough are under way.
 
-Every function may be called from any thread. The locks are held for bookkeeping only, never while waiting, copying or
-asking a server or disk. A failed request fails all reads that wait for it, each with its own exception; errors are not
-remembered, except for a moment after a timeout. If an object has changed, all its blocks are dropped. No reader waits
-much longer than the server's ``timeout`` for its next bytes.
+Any thread. The locks are held for bookkeeping only. A failed request fails all reads that wait for it, each with its
+own exception; errors are not remembered, except for a moment after a timeout. If an object has changed, all its blocks
+are dropped. No reader waits much longer than the server's ``timeout`` for its next bytes.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 
 import xxhash
@@ -207,16 +206,18 @@ class RemoteBlocks:
                 writing.add_done_callback(lambda done: self._writes.release())
 
 
+@dataclass(eq=False)
 class _Request:
-    """Neighboring blocks that are fetched together: the result of ``future`` are these, or an error."""
+    """Neighboring blocks that are fetched together: the result of ``future`` are these, or an error.
 
-    def __init__(self, of: RemoteSource, numbers: range, is_ahead: bool) -> None:
-        self.object = of
-        self.numbers = numbers
-        self.is_ahead = is_ahead
-        self.future: Future[list[bytes] | GlassfsError] = Future()
-        self.answer: Future[bytes] | None = None
-        """The server's, unless the blocks come from the disk."""
+    ``answer`` is that of the server, unless the blocks come from the disk.
+    """
+
+    object: RemoteSource
+    numbers: range
+    is_ahead: bool
+    future: Future[list[bytes] | GlassfsError] = field(default_factory=Future)
+    answer: Future[bytes] | None = None
 
     @property
     def size(self) -> int:

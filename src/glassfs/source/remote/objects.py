@@ -229,11 +229,10 @@ class ObjectServer(Server):
         if isinstance(error, FileNotFoundError):
             return self._missing(error)
         if isinstance(error, exceptions.PermissionDeniedError):
-            reason = f"access denied (HTTP 403{_detail(error)}): check the credentials"
-            return NotAllowed(reason)
+            return NotAllowed(f"access denied (HTTP 403{_detail(error)}): check the credentials")
         if isinstance(error, exceptions.UnauthenticatedError):
-            reason = f"access denied (HTTP 401{_detail(error)}): pass credentials with -o profile=… or anonymous"
-            return NotAllowed(reason)
+            advice = "pass credentials with -o profile=… or anonymous"
+            return NotAllowed(f"access denied (HTTP 401{_detail(error)}): {advice}")
         if isinstance(error, (exceptions.InvalidPathError, ValueError)):
             return DeviceFailed("has a name that cannot be sent to the server")
         # A reason in words of this module: the error may quote what the server was sent.

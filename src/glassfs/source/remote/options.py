@@ -61,8 +61,12 @@ IGNORED = GENERAL | {
 }
 
 
+Values = dict[str, tuple[Callable[[str], object], str]]
+"""How the values of options are parsed, with a ValueError for wrong ones, and what they must be."""
+
+
 class WrongValue(GlassfsError):
-    """An invalid value of an option."""
+    """A wrong option: a mistake of the command line, not a failure."""
 
 
 def split(text: str) -> list[str]:
@@ -101,12 +105,17 @@ def with_option(connection: Connection, option: str) -> Connection | None:
         return None
     if not value:
         raise WrongValue(f"option {name}: needs a value")
-    parse, expected = _VALUES[name]
-    try:
-        changed: dict[str, Any] = {name: parse(value)}
-    except ValueError:
-        raise WrongValue(f"option {name}: {shown(value)!r} is not {expected}") from None
+    changed: dict[str, Any] = {name: parsed_value(_VALUES, name, value)}
     return replace(connection, **changed)
+
+
+def parsed_value(values: Values, name: str, text: str) -> object:
+    """Return what a typed option means, by the table of its kind. Raises WrongValue."""
+    parse, expected = values[name]
+    try:
+        return parse(text)
+    except ValueError:
+        raise WrongValue(f"option {name}: {shown(text)!r} is not {expected}") from None
 
 
 def connection_from(texts: Sequence[str]) -> Connection:
@@ -248,7 +257,7 @@ def _seconds(longest: float, value: str) -> float:
     return seconds
 
 
-_VALUES: dict[str, tuple[Callable[[str], object], str]] = {
+_VALUES: Values = {
     "endpoint": (_endpoint, "a URL such as https://host:9000"),
     "region": (_text, "a name"),
     "profile": (_text, "a name"),

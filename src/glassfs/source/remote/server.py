@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import os
 import random
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from glassfs import threads, work
 from glassfs.errors import DeviceFailed, GlassfsError
-from glassfs.forks import PerProcess, generation
+from glassfs.forks import PerProcess
 from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.threads import DaemonPool
@@ -202,14 +203,14 @@ def start(coroutine: Coroutine[Any, Any, Result]) -> Future[Result]:
 def _make_loop() -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     thread = threads.start("requests", loop.run_forever)
-    atexit.register(_end_loop, loop, thread, generation())
+    atexit.register(_end_loop, loop, thread, os.getpid())
     return loop
 
 
-def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, made_in: int) -> None:
+def _end_loop(loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
     """Cancel all requests and end the loop; later requests get another one."""
     global _loop
-    if made_in != generation():
+    if process != os.getpid():  # inherited by a fork
         return
     _loop = PerProcess(_make_loop)
 
