@@ -6,19 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from math import prod
 from operator import index as integer
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs import content as contents
 from glassfs.errors import Error, GlassfsError, Unsuited
+from glassfs.lazy import NDArray, np
 from glassfs.library import arrays, selecting
 from glassfs.library.stream import bytes_of
 from glassfs.terminal import printable
 from glassfs.tree import File
 from glassfs.tree.nodes import FIRST_EXTENSION
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 VIDEO = ".mp4"
 ARRAYS = (contents.Array, contents.Image, contents.EncodedImage, contents.Scalar, contents.Video)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 from glassfs.content import Array, Content, Data, EncodedImage, Image, Order, Scalar, Video, dtypes, npy
 from glassfs.content.images import decode, decoding
 from glassfs.errors import Damaged, Unavailable, Unsuited
+from glassfs.lazy import NDArray, np
 from glassfs.tree import File
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL.Image import Image as Decoded
     from PIL.ImageFile import ImageFile
 
@@ -62,8 +61,6 @@ class Frames(Data):
             position += len(pixels)
 
     def _pixels(self, number: int) -> memoryview:
-        import numpy as np
-
         last = self._last
         if last is None or last[0] != number:
             frame = frame_of(self._video, number)
@@ -91,8 +88,6 @@ def frame_of(video: Video, number: int) -> NDArray[Any]:
 
 def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """Return an array without values. Raises Unavailable without enough memory."""
-    import numpy as np
-
     try:
         return np.empty(shape, dtype)
     except (MemoryError, ValueError) as error:
@@ -101,8 +96,6 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 def type_of(content: Content | None) -> tuple[tuple[int, ...], np.dtype[Any]] | None:
     """Return shape and dtype of ``array_of`` for an image, or None. Raises Damaged for one without a header."""
-    import numpy as np
-
     if isinstance(content, Image):
         return _pixels(content.height, content.width, content.channels), np.dtype(f"<u{content.bits // 8}")
     if isinstance(content, EncodedImage):
@@ -120,8 +113,6 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
 
     Other values are decoded once; a copy is in memory of its own. Raises Damaged, or Unavailable without enough memory.
     """
-    import numpy as np
-
     if isinstance(content, Array):
         data, dtype, order, _ = content.stored
         return _values(data, dtypes.parsed(dtype), content.resolved_shape, is_copy, order)
@@ -138,8 +129,6 @@ def array_of(content: Content, is_copy: bool) -> NDArray[Any] | None:
 
 
 def of_pixels(image: Decoded) -> NDArray[Any]:
-    import numpy as np
-
     mode = _AS_PIXELS.get(image.mode)  # one whose values are pixels: no palette, no packed bits
     return np.array(image if mode is None else image.convert(mode))
 
@@ -160,8 +149,6 @@ def array_in(file: File) -> Array:
 
 
 def _of_image(image: Image, is_copy: bool) -> NDArray[Any]:
-    import numpy as np
-
     height, width, channels = image.height, image.width, image.channels
     shape = (channels, height, width) if image.is_planar else (height, width, channels)
     values = _values(image.data, np.dtype(f"<u{image.bits // 8}"), shape, is_copy)
@@ -177,8 +164,6 @@ def _pixels(height: int, width: int, channels: int) -> tuple[int, ...]:
 def _values(
     data: Data, dtype: np.dtype[Any], shape: tuple[int, ...], is_copy: bool, order: Order = "C",
 ) -> NDArray[Any]:
-    import numpy as np
-
     size = data.size
     if not size or not dtype.itemsize:
         try:

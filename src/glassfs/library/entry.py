@@ -29,6 +29,7 @@ from glassfs.errors import (
     TooLarge,
     Unsuited,
 )
+from glassfs.lazy import NDArray
 from glassfs.library import arrays, selecting, shown
 from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
@@ -40,7 +41,6 @@ from glassfs.tree.nodes import FIRST_EXTENSION, XATTR_PREFIX
 from glassfs.tree.omissions import as_attributes
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
     from PIL.Image import Image
 
     from glassfs.library.table import Table

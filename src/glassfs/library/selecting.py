@@ -12,14 +12,13 @@ from types import EllipsisType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from glassfs.content import Array, Content, Data, Video, dtypes
+from glassfs.lazy import NDArray, np
 from glassfs.library import arrays
 from glassfs.sizes import PIECE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
-    from numpy.typing import NDArray
 
     Numbers: TypeAlias = NDArray[Any] | list[int] | list[bool]
     """Numbers of items, or for each item whether it is wanted."""
@@ -60,8 +59,6 @@ class Rows:
 
     def some(self, wanted: NDArray[Any]) -> NDArray[Any]:
         """Return the rows with these numbers, which rise. Those that are near are read together."""
-        import numpy as np
-
         found = arrays.empty((len(wanted), *self.shape[1:]), self.dtype)
         row_size = max(1, self.row_size)
         is_apart = (np.diff(wanted) - 1) * row_size > self._near
@@ -79,8 +76,6 @@ class Rows:
 
     def gather(self, out: NDArray[Any], offset: int, strides: tuple[int, ...]) -> None:
         """Fill ``out`` with items: the first one is at byte ``offset``, others at these distances in bytes from it."""
-        import numpy as np
-
         if not out.nbytes:
             return
         axes = zip(out.shape, strides, out.strides, strict=True)
@@ -125,8 +120,6 @@ def iterated(rows: Rows) -> Iterator[Any]:
 
 def select(rows: Rows, key: Any) -> Any:
     """Return what ``array[key]`` of NumPy returns, in memory of its own. Raises IndexError as NumPy does."""
-    import numpy as np
-
     if type(key) is int and rows.shape:
         return rows.row(key)  # what most programs ask for, without the rest of this
     items = key if isinstance(key, tuple) else (key,)

@@ -23,6 +23,7 @@ from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Memory, Regular, Rendered, Video
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING, Damaged, GlassfsError, TooLarge
+from glassfs.lazy import np
 from glassfs.view import planes
 from glassfs.view.contract import Key, Shown, View
 
@@ -106,8 +107,6 @@ class EncodedFrames(Blocked):
         )
 
     def _made(self, shown: int, parity: int) -> bytearray:
-        import numpy as np
-
         video, made = self._video, bytearray(self._unit)
         # Frames of I_PCM macroblocks: each has the same size, whatever it shows, and decodes without the others.
         columns, rows = h264.macroblocks(video.width, video.height)

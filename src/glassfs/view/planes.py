@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from glassfs.cache import BlockCache
 from glassfs.content import Content, EncodedImage, Image, images
 from glassfs.errors import Damaged, TooLarge
+from glassfs.lazy import NDArray, np
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL import Image as Pillow
 
     Plane = NDArray[np.uint8]
@@ -162,14 +161,10 @@ def _ready(decoded: Pillow.Image, shown: Callable[[], Range]) -> Pillow.Image:
 
 def _samples(decoded: Pillow.Image) -> NDArray[np.uint16]:
     """Return the samples of a 16-bit image, whatever mode Pillow uses."""
-    import numpy as np
-
     return np.asarray(decoded).clip(*FULL).astype(np.uint16)
 
 
 def _deep(stored: bytes) -> NDArray[np.uint16]:
-    import numpy as np
-
     return np.frombuffer(stored, "<u2")
 
 
@@ -179,8 +174,6 @@ def _extremes(samples: NDArray[np.uint16]) -> Range:
 
 def _shallow(samples: NDArray[np.uint16], shown: Range) -> NDArray[np.uint8]:
     """Reduce 16 bits to 8; samples outside the range become black or white."""
-    import numpy as np
-
     least, largest = shown
     levels = (np.arange(FULL[1] + 1, dtype=np.float32) - least) * (255 / max(1, largest - least))
     table = levels.round().clip(0, 255).astype(np.uint8)
@@ -201,8 +194,6 @@ def _part(whole: Pillow.Image, width: int, height: int, first: int, count: int) 
 
 
 def _planes(strip: Pillow.Image) -> Planes:
-    import numpy as np
-
     luma = _band(strip.convert("L"), "L")
     if strip.mode == "L":
         gray = np.full((-(-strip.height // 2), -(-strip.width // 2)), GRAY, np.uint8)
@@ -214,6 +205,4 @@ def _planes(strip: Pillow.Image) -> Planes:
 
 def _band(image: Pillow.Image, name: str) -> Plane:
     """Return one band of an image, copied once."""
-    import numpy as np
-
     return np.frombuffer(image.tobytes("raw", name), np.uint8).reshape(image.height, image.width)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs import work
 from glassfs.cache import BlockCache
@@ -20,14 +20,12 @@ from glassfs.content.allowance import held
 from glassfs.content.rows import Offsets, array_rows, runs
 from glassfs.content.table import demand_columns
 from glassfs.errors import Damaged, TooLarge
+from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.csv import cells
 from glassfs.view.parquet.columns import ColumnPlan, Names, plans_of
 from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 CELL = 256
 """Weight of a cell, and of a value in a list."""
@@ -73,8 +71,6 @@ class RunColumn:
 
     def weights(self, first: int, end: int) -> NDArray[Any]:
         """Return the weight of each of the rows ``[first, end)``."""
-        import numpy as np
-
         return CELL + np.diff(self._offsets.of(first, end)) * float(self.weight)
 
     def cells(self, first: int, end: int) -> list[list[str]]:
@@ -200,8 +196,6 @@ class CsvPass:
 
     def _next_step(self, first: int) -> tuple[int, int]:
         """Return how many rows become lines at a time, and their weight; one row may be heavier than a step."""
-        import numpy as np
-
         # So many rows at most; those with long cells reach the weight of a step earlier.
         count = min(self._rows - first, max(1, self._step // max(1, self._weight)))
         weights = np.full(count, float(self._weight))

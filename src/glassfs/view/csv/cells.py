@@ -23,14 +23,12 @@ import io
 import math
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
 from glassfs.view import json
 from glassfs.view.parquet.kinds import kind_of
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 END = b"\r\n"
 _BARE_KINDS = "biufm"
@@ -75,8 +73,6 @@ def cell(value: Any) -> Any:
         return value if math.isfinite(value) else json.name_of(value)
     if isinstance(value, int):
         return value
-    import numpy as np
-
     is_time = isinstance(value, (np.datetime64, np.timedelta64))
     return scalars(np.array([value]))[0] if is_time else json.line(value).decode()
 
@@ -114,8 +110,6 @@ def base64(pieces: Iterable[bytes]) -> Iterator[str]:
 
 def numbers(dtype: str, pieces: Iterable[bytes]) -> Iterator[str]:
     """Yield a list of numbers that comes in pieces, cut between items, as pieces of JSON."""
-    import numpy as np
-
     separator = "["
     for raw in filter(None, pieces):
         values = np.frombuffer(raw, dtype)
@@ -131,8 +125,6 @@ def numbers(dtype: str, pieces: Iterable[bytes]) -> Iterator[str]:
 
 
 def _floats(values: NDArray[Any]) -> list[Any]:
-    import numpy as np
-
     # As Python's floats, short numbers of fewer bits would have many digits.
     cells: list[Any] = values.tolist() if values.dtype.itemsize == 8 else list(map(str, values))
     for number in np.flatnonzero(~np.isfinite(values)):
@@ -141,8 +133,6 @@ def _floats(values: NDArray[Any]) -> list[Any]:
 
 
 def _times(values: NDArray[Any]) -> list[Any]:
-    import numpy as np
-
     unit, count = np.datetime_data(values.dtype)
     if unit == "generic" or (values.dtype.kind == "m" and unit not in _SECONDS):
         cells: list[Any] = values.view("<i8").tolist()
@@ -169,8 +159,6 @@ def _seconds(values: list[int], unit: str, count: int) -> list[Any]:
 
 
 def _points(values: NDArray[Any], unit: str, count: int) -> list[Any]:
-    import numpy as np
-
     if (unit, count) == ("ns", 100):
         # The dates of .NET.
         ticks = values.view("<i8")

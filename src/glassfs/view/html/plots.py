@@ -17,13 +17,12 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Concatenated, Content, Counted, Data, Memory, Rendered, Table
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING
+from glassfs.lazy import np
 from glassfs.sizes import PIECE
 from glassfs.view.contract import Key
 from glassfs.view.html import page
 
 if TYPE_CHECKING:
-    import numpy as np
-
     Values = np.ndarray[Any, np.dtype[Any]]
 
 POINTS = 2000
@@ -143,8 +142,6 @@ def _size(number: int, column: _PlottedColumn) -> int:
 
 
 def _made(number: int, column: _PlottedColumn) -> bytes:
-    import numpy as np
-
     dtype = "<f4" if column.is_exact else "<f8"
     state = _GOOD
     try:
@@ -157,8 +154,6 @@ def _made(number: int, column: _PlottedColumn) -> bytes:
 
 def _values(column: _PlottedColumn, dtype: str) -> Values:
     """Return the points, one channel after another."""
-    import numpy as np
-
     steps, stretch, taken = column.sampling
     if stretch == 1:
         return np.concatenate([part.astype(dtype) for part in _read(column, 0, steps)]).T
@@ -178,8 +173,6 @@ def _values(column: _PlottedColumn, dtype: str) -> Values:
 
 def _read(column: _PlottedColumn, first: int, count: int) -> Iterator[Values]:
     """Yield the channels of ``count`` steps, some steps at a time."""
-    import numpy as np
-
     item = int(column.array.dtype[2:])
     width, wanted = column.items * item, column.channels * item
     data = column.array.data

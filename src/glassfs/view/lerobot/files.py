@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
@@ -18,15 +18,13 @@ from glassfs.content.columns import ColumnBlocks
 from glassfs.content.features import Signal, decoded
 from glassfs.content.video import video_of
 from glassfs.errors import Changed
+from glassfs.lazy import NDArray, np
 from glassfs.view import mp4
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
 from glassfs.view.lerobot import plan
 from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.parquet import Parquet
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, number: int) -> Data:
@@ -48,8 +46,6 @@ def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, 
 
 def _made(table: Table, dataset: EpisodeSet, cache: BlockCache, before: int, first: int, rows: int) -> bytes:
     """Return ``rows`` rows of a file, one column after another; ``before`` frames are in the files before it."""
-    import numpy as np
-
     columns = dataset.plan.columns
     made = [np.empty((rows, column.length), column.dtype) for column in columns]
     row, frame = 0, before + first
@@ -76,8 +72,6 @@ def _made(table: Table, dataset: EpisodeSet, cache: BlockCache, before: int, fir
 
 def _defaults(dataset: EpisodeSet, frame: int, rows: int) -> list[NDArray[Any]]:
     """Return the columns that follow from the lengths of the episodes alone, from a frame of the dataset on."""
-    import numpy as np
-
     frames = np.arange(frame, frame + rows, dtype=np.int64)
     # The episode of each step, found for all of them at once.
     starts = np.frombuffer(dataset.starts, np.uint64).astype(np.int64)
@@ -100,8 +94,6 @@ class Steps:
 
     def read(self, column: plan.NumberFeature, values: NDArray[Any], first: int) -> None:
         """Fill ``values``, a row for each step from number ``first`` on, with those of a column."""
-        import numpy as np
-
         at, count = 0, len(values)
         for signal in column.parts:
             length = 1 if signal.length is None else signal.length

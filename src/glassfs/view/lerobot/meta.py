@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Data, Memory, RaggedText, Records, Table
 from glassfs.content.allowance import OBJECT
+from glassfs.lazy import NDArray, np
 from glassfs.view.contract import Key
 from glassfs.view.json import render
 from glassfs.view.lerobot.dataset import CHUNKS_SIZE, FILE_BYTES, EpisodeSet
 from glassfs.view.lerobot.plan import DEFAULTS
 from glassfs.view.lerobot.statistics import EpisodeStatistics
 from glassfs.view.parquet import Parquet
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 VIDEO_MEGABYTES = 200
@@ -47,8 +45,6 @@ def info(dataset: EpisodeSet) -> bytes:
 
 
 def _features(dataset: EpisodeSet, fps: float) -> dict[str, Any]:
-    import numpy as np
-
     features: dict[str, Any] = {}
     for column in dataset.plan.columns:
         features[column.name] = {"dtype": np.dtype(column.dtype).name, "shape": [column.length], "names": None}
@@ -75,8 +71,6 @@ def _features(dataset: EpisodeSet, fps: float) -> dict[str, Any]:
 
 def tasks(dataset: EpisodeSet, cache: BlockCache, key: Key) -> Data:
     """Return ``tasks.parquet``, for pandas a table whose index is the text of the task."""
-    import numpy as np
-
     texts = [task.encode("utf-8", "replace") for task in dataset.tasks]
     offsets = np.cumsum([0, *map(len, texts)], dtype=np.uint64)
     count = len(texts)
@@ -103,8 +97,6 @@ def episodes(dataset: EpisodeSet, statistics: EpisodeStatistics, cache: BlockCac
 
 
 def _episode_columns(dataset: EpisodeSet, statistics: EpisodeStatistics) -> Sequence[Column]:
-    import numpy as np
-
     count = dataset.episodes
     numbers = np.arange(count)
     files, videos = [np.frombuffer(one.of, np.uint32) for one in (dataset.files, dataset.videos)]

@@ -34,6 +34,7 @@ from glassfs.content.columns import ColumnBlocks
 from glassfs.content.features import decoded
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING, TooLarge
+from glassfs.lazy import NDArray, np
 from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.view import mp4, planes
@@ -44,8 +45,6 @@ from glassfs.view.lerobot.dataset import EpisodeSet
 from glassfs.view.lerobot.files import Steps
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
     from PIL import Image as Pillow
 
     Floats = NDArray[np.float64]
@@ -81,8 +80,6 @@ def of_numbers(chunks: Iterable[NDArray[Any]], rows: int) -> Statistics:
     chunk, its values in float64, and twice ``MOST_BYTES``, beyond which quantiles are those of every second row, third
     row … Values that are not finite do not count; a dimension without others has zeros, as JSON has no NaN.
     """
-    import numpy as np
-
     parts, sample, passed = [], [], 0
     for chunk in filter(len, chunks):
         work.check()
@@ -106,8 +103,6 @@ def of_numbers(chunks: Iterable[NDArray[Any]], rows: int) -> Statistics:
 
 def _moments(chunk: NDArray[Any]) -> Statistics:
     """Return the statistics of some rows, with zeros for quantiles."""
-    import numpy as np
-
     values = np.zeros((len(NAMES), chunk.shape[1]))
     with np.errstate(invalid="ignore", over="ignore"):
         values[LEAST], values[LARGEST] = chunk.min(0), chunk.max(0)
@@ -122,8 +117,6 @@ def _quantiles(values: NDArray[Any], below: Counts) -> Floats:
 
     ``below[i]`` is how many values come before value ``i``, and ``below[n]`` how many there are.
     """
-    import numpy as np
-
     with np.errstate(all="ignore"):
         # Floats keep their dtype, in which the padding may be nothing; others become float64. So do LeRobot's.
         start, stop = values[0] - PADDING, values[-1] + PADDING
@@ -142,8 +135,6 @@ def _quantiles(values: NDArray[Any], below: Counts) -> Floats:
 
 def sampled(frames: int) -> list[int]:
     """Return the numbers of the frames that are sampled of an episode (``sample_indices``)."""
-    import numpy as np
-
     count = max(min(100, frames), min(int(frames**0.75), 10_000))
     return [int(number) for number in np.round(np.linspace(0, frames - 1, count))]
 
@@ -158,14 +149,11 @@ class Pictures:
     """Counts the pixels of the frames that are sampled of one camera in one episode."""
 
     def __init__(self) -> None:
-        import numpy as np
-
         self.count = 0
         self._levels: Counts = np.zeros((3, 256), np.int64)
 
     def add(self, picture: Pillow.Image) -> None:
         """Count the pixels of a picture in the mode RGB."""
-        import numpy as np
         from PIL import Image as Pillow
 
         step = stride(*picture.size)
@@ -181,8 +169,6 @@ class Pictures:
 
     def statistics(self) -> Statistics:
         """Return the statistics of the pixels from 0 to 1, three dimensions. The samples are pictures, one at least."""
-        import numpy as np
-
         levels = [np.flatnonzero(counts) for counts in self._levels]
         found = [
             _of_sorted(some.astype(np.uint8), counts[some]) for some, counts in zip(levels, self._levels, strict=True)
@@ -192,8 +178,6 @@ class Pictures:
 
 def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
     """Return the nine statistics of finite values, each of which occurs so many times; zeros if there are none."""
-    import numpy as np
-
     if not len(values):
         return np.zeros(len(NAMES))
     below = np.append(0, np.cumsum(times))
@@ -212,8 +196,6 @@ def aggregate(parts: Sequence[Statistics]) -> Statistics:
 
     Aggregates may be aggregated again.
     """
-    import numpy as np
-
     if not parts:
         raise ValueError("there are no statistics")
     counts, values = np.array([part.samples for part in parts]), np.stack([part.values for part in parts])
@@ -233,8 +215,6 @@ def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) ->
 
     ``first`` is the number of its first frame in the dataset. All follows from these numbers, without a pass.
     """
-    import numpy as np
-
     indices, timestamps = _of_steps(frames, fps)
     zeros = Statistics(frames, np.zeros_like(indices.values))
     return timestamps, indices, _moved(zeros, episode), _moved(indices, first), _moved(zeros, task)
@@ -243,8 +223,6 @@ def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) ->
 @lru_cache(1024)
 def _of_steps(frames: int, fps: float) -> tuple[Statistics, Statistics]:
     """Return the statistics of ``frame_index`` and ``timestamp``: episodes often have the same length."""
-    import numpy as np
-
     def indices() -> Iterator[NDArray[Any]]:
         for first in range(0, frames, PIECE // 8):
             yield np.arange(first, min(first + PIECE // 8, frames)).reshape(-1, 1)
@@ -338,8 +316,6 @@ class EpisodeStatistics:
 
     def _columns_of(self, first: int, count: int) -> bytes:
         """Return the columns of some episodes, one after another."""
-        import numpy as np
-
         numbers, at, made = self._numbers(first, first + count), 0, []
         for _, dtype, shape in self._columns:
             values = numbers[:, at : at + prod(shape)]
@@ -351,8 +327,6 @@ class EpisodeStatistics:
 
     def _numbers(self, first: int, end: int) -> Floats:
         """Return the numbers of episodes, [episodes, numbers]: those of each feature one after another."""
-        import numpy as np
-
         dataset, pieces = self._dataset, self._pieces
         lowest, highest = bisect_right(pieces, first) - 1, bisect_left(pieces, end)
         found, defaults = [], []
@@ -406,8 +380,6 @@ class EpisodeStatistics:
 
 def _as_numbers(found: Iterable[Statistics]) -> Floats:
     """Return statistics of an episode as numbers."""
-    import numpy as np
-
     return np.concatenate([part for one in found for part in ([one.samples], one.values.ravel())])
 
 
@@ -423,8 +395,6 @@ def _of_episode(
 
 
 def _chunks(steps: Steps, column: plan.NumberFeature, length: int) -> Iterator[NDArray[Any]]:
-    import numpy as np
-
     rows = max(1, 4 * PIECE // column.width)
     for first in range(0, length, rows):
         values = np.empty((min(rows, length - first), column.length), column.dtype)

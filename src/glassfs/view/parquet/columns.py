@@ -18,6 +18,7 @@ from glassfs.content.columns import ColumnBlocks
 from glassfs.content.rows import EvenOffsets, Offsets, offsets_of
 from glassfs.content.table import slot_names
 from glassfs.errors import Damaged
+from glassfs.lazy import np
 from glassfs.names import free_name
 from glassfs.view.contract import Key
 from glassfs.view.json import as_text
@@ -155,8 +156,6 @@ def leaves_of(
 
 def _transposed(values: Data, kind: ParquetType, length: int, first: int, rows: int) -> bytes:
     """Return some vectors, one element after another."""
-    import numpy as np
-
     row = kind.width * length
     vectors = np.frombuffer(values.read(first * row, rows * row), f"V{kind.width}").reshape(rows, length)
     return np.ascontiguousarray(vectors.T).tobytes()

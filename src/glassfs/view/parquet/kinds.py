@@ -10,17 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.codec import thrift
 from glassfs.codec.thrift import Value, struct
 from glassfs.content import Converted, Data
 from glassfs.errors import Damaged
+from glassfs.lazy import NDArray, np
 from glassfs.lru import cached_if_short
 from glassfs.sizes import PIECE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 UTF8 = 0
 """The older equivalent of the logical type STRING, in ``ConvertedType`` of parquet.thrift, which DuckDB needs."""
@@ -199,15 +197,11 @@ def _timestamp(unit: str, is_utc: bool) -> Value:
 
 
 def _cast(source: str, target: str, raw: bytes) -> Any:
-    import numpy as np
-
     return np.frombuffer(raw, source).astype(target).data.cast("B")
 
 
 def _scaled(factor: int, divisor: int, raw: bytes) -> Any:
     """Convert times to another unit, rounded down. NumPy's "not a time" is unchanged."""
-    import numpy as np
-
     times: NDArray[Any] = np.frombuffer(raw, "<i8")
     missing = times == np.iinfo("<i8").min
     # NumPy would wrap silently, and a date in the year 10000 would become one in the past.

@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.codec import thrift
@@ -25,11 +25,9 @@ from glassfs.content.data import SizedData
 from glassfs.content.rows import Offsets
 from glassfs.content.texts import with_lengths
 from glassfs.errors import Damaged, TooLarge
+from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
 from glassfs.view.parquet.kinds import Encoding, ParquetType
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 LARGEST_I32 = (1 << 31) - 1
 """The sizes of a page and of the footer are of this type."""
@@ -64,8 +62,6 @@ def levels_head(size: int, bits: int = 1) -> bytes:
 
 def packed_levels(levels: NDArray[Any], bits: int) -> bytes:
     """Return levels, a multiple of eight, as one or two bits each, the lowest first."""
-    import numpy as np
-
     if bits == 2:
         levels = np.stack([levels & 1, levels >> 1], axis=1)
     return np.packbits(levels, bitorder="little").tobytes()
@@ -145,8 +141,6 @@ def packed_bits(data: Data, count: int) -> Data:
 
 
 def _packed(raw: bytes) -> bytes:
-    import numpy as np
-
     return np.packbits(np.frombuffer(raw, np.uint8), bitorder="little").tobytes()
 
 
@@ -173,8 +167,6 @@ class TimePages(Pages):
         return [Rendered(self._cache, (*self._key, "times", first), made, size, cost=4 * size)]
 
     def _made(self, first: int, rows: int) -> bytes:
-        import numpy as np
-
         values = np.frombuffer(self._values.read(8 * first, 8 * rows), "<M8[ns]")
         is_there = ~np.isnat(values)
         bits = np.packbits(is_there, bitorder="little").tobytes()
@@ -345,8 +337,6 @@ class _Levels(SizedData, Made):
         self.unit = (1 + len(inner)).bit_length()  # bytes of eight levels
 
     def make(self, first: int, count: int) -> bytes:
-        import numpy as np
-
         depth = 1 + len(self._inner)
         # The entries of the page are numbered. A row begins at an entry, and an empty one still is an entry. So levels
         # are made for any stretch of entries without those before it.

@@ -17,6 +17,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Records, Stream
 from glassfs.content.texts import TextRows
 from glassfs.errors import Damaged
+from glassfs.lazy import np
 from glassfs.once import once
 from glassfs.view.json import as_text
 from glassfs.view.parquet.kinds import TEXT, ParquetType
@@ -127,8 +128,6 @@ class RecordPages:
             if kind is TEXT:
                 texts = [as_text(value).encode() for value in values]  # .NET allows unpaired surrogates
                 return b"".join([len(raw).to_bytes(4, "little") + raw for raw in texts])
-            import numpy as np
-
             # Values come from documents in the container: NumPy raises for what does not fit into the type.
             array = np.array(values, kind.dtype)
             if array.shape != (len(values),):
@@ -156,8 +155,6 @@ def _list_levels(rows: Sequence[Any]) -> tuple[list[int], list[int], list[Any]]:
 
 def _levels(levels: Sequence[int], bits: int) -> bytes:
     """Return the section of a page that has these levels."""
-    import numpy as np
-
     padded = np.zeros(-(-len(levels) // 8) * 8, np.uint8)
     padded[: len(levels)] = np.frombuffer(levels, np.uint8) if isinstance(levels, bytes) else levels
     packed = packed_levels(padded, bits)
