@@ -80,7 +80,7 @@ def large(tmp_path: Path) -> Path:
 def test_large_array_is_decoded_without_the_cache(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with h5py.File(large) as file:
         whole = file["x"][()]
-    cached: list[object] = []
+    cached: list[Any] = []
     read_into = chunks.BlockCache.read_into
 
     def counted(self: Any, recipe: Any, buffer: memoryview, offset: int) -> None:
@@ -92,7 +92,7 @@ def test_large_array_is_decoded_without_the_cache(large: Path, monkeypatch: pyte
         monkeypatch.setattr(chunks.BlockCache, "read_into", counted)
         assert np.array_equal(opened["x"].numpy(), whole)
         assert np.array_equal(opened["x"][100:29_000], whole[100:29_000])
-        decoded = [one for one in cached if isinstance(one, chunks.Chunk)]
+        decoded = [one for one in cached if one.key[1] == "chunk"]
         assert len(decoded) <= 4  # those at the edges
 
 

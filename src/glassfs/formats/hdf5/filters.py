@@ -48,7 +48,7 @@ def most_stored(size: int) -> int:
     return 2 * size + (64 << 10)
 
 
-def undo(stored: bytearray, applied: Sequence[Filter], buffer: memoryview) -> None:
+def undo(stored: Bytes, applied: Sequence[Filter], buffer: memoryview) -> None:
     """Fill ``buffer`` with the raw bytes of a stored chunk.
 
     Raises Damaged if a checksum does not match, or the bytes are not as many. The buffer may have been written then.
