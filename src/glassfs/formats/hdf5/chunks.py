@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from math import prod
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.cache.cores import LEAST_AHEAD
+from glassfs.cache.cores import LEAST_AHEAD, core
 from glassfs.cache.filling import Filling
 from glassfs.content import Converted, Data, Extent, Rendered, Zeros
 from glassfs.content.data import Encoded, SizedData
@@ -162,11 +162,8 @@ class Grid(SizedData):
             return
         axes = [*zip(counts, _strides(steps, item), _strides(shape, item), strict=True)]
         span = item + sum((count - 1) * stride for count, stride, _ in axes)
-        if isinstance(block, Rendered) and block.size <= self._cache.largest_cached:
-            with self._cache.held(block) as raw:
-                _move(raw, inside, buffer, outside, axes, item)
-        elif span > 4 * PIECE and max(counts) > 1:
-            # Elements that are scattered in a large block, which is in a file: little of it is read at a time.
+        if span > 4 * PIECE and max(counts) > 1:
+            # Elements that are scattered in a large block: it may be in a file, of which little is read at a time.
             axis = next(axis for axis, count in enumerate(counts) if count > 1)
             half = counts[axis] // 2
             for begin, some in ((0, half), (half, counts[axis] - half)):
@@ -210,12 +207,7 @@ class Chunked(Grid):
         if not applied:
             return Extent(self._source, stored.start, size)
         key = (self._source.version, "chunk", stored, applied, size)
-        return Rendered(self._cache, key, partial(self._decoded, stored), size, 2 * stored.size + 3 * size)
-
-    def _decoded(self, stored: StoredChunk) -> bytearray:
-        made = bytearray(prod(self.steps) * self.item)
-        self.fill(stored, memoryview(made))
-        return made
+        return Rendered(self._cache, key, partial(self.decoded, number, 1), size, 2 * stored.size + 3 * size)
 
     def _applied(self, stored: StoredChunk) -> tuple[Filter, ...]:
         """Return the filters that were applied to a chunk. Raises Damaged if the chunk cannot be stored so."""
@@ -232,14 +224,26 @@ class Chunked(Grid):
             raise self._source.damage(reason, f"chunk at {stored.start}")
         return used
 
-    def fill(self, stored: StoredChunk | None, buffer: memoryview, raw: memoryview | None = None) -> None:
-        """Fill ``buffer`` with all elements of a chunk, past the cache. ``raw`` are its stored bytes, if already read.
+    def decoded(self, first: int, count: int) -> bytearray:
+        """Return the elements of ``count`` chunks from number ``first`` on, chunk after chunk. Raises Damaged."""
+        chunks, size = self.find(first, count), prod(self.steps) * self.item
+        made = bytearray(count * size)
+        start = min((one.start for one in chunks if one), default=0)
+        span = max((one.start + one.size for one in chunks if one), default=0) - start
+        near = None
+        if span <= len(made):  # as writers mostly put them one after another, a single read does for all
+            with self._cache.waiting():
+                near = memoryview(self._source.buffer(start, span))
+        for number, one in enumerate(chunks):
+            part = memoryview(made)[number * size : (number + 1) * size]
+            if one is None:
+                filled(self._fill, prod(self.steps)).read_into(part, 0)
+            else:
+                self._decode(one, part, near and near[one.start - start :][: one.size])
+        return made
 
-        Raises Damaged.
-        """
-        if stored is None:
-            filled(self._fill, prod(self.steps)).read_into(buffer, 0)
-            return
+    def _decode(self, stored: StoredChunk, buffer: memoryview, raw: memoryview | None = None) -> None:
+        """Fill ``buffer`` with the elements of a chunk. ``raw`` are its stored bytes, if these were read already."""
         applied = self._applied(stored)
         if raw is None:
             with self._cache.waiting():
@@ -248,22 +252,6 @@ class Chunked(Grid):
             filters.undo(raw, applied, buffer)
         except Damaged as error:
             raise error.at(self._source.name, f"chunk at {stored.start}") from error
-
-    def fill_many(self, first: int, made: memoryview) -> None:
-        """Fill ``made`` with the elements of consecutive chunks, past the cache, one after another. Raises Damaged."""
-        size = prod(self.steps) * self.item
-        chunks = self.find(first, len(made) // size)
-        stored = [one for one in chunks if one is not None]
-        start = min((one.start for one in stored), default=0)
-        span = max((one.start + one.size for one in stored), default=0) - start
-        near: memoryview | None = None
-        # Writers mostly put them one after another. One read takes much less time than one for each chunk.
-        if span <= len(made):
-            with self._cache.waiting():
-                near = memoryview(self._source.buffer(start, span))
-        for number, one in enumerate(chunks):
-            raw = near[one.start - start :][: one.size] if near is not None and one is not None else None
-            self.fill(one, made[number * size :][:size], raw)
 
     def encoded(self, offset: int) -> Encoded | None:
         """Return the stored bytes of all chunks with one place on the first axis."""
@@ -297,7 +285,7 @@ class Chunked(Grid):
                 yield partial(self._copy, buffer, start, shape, low, counts)
             else:
                 at = linear([a - b for a, b in zip(low, start, strict=True)], shape) * self.item
-                yield partial(self.fill, stored, buffer[at : at + prod(counts) * self.item])
+                yield partial(self._decode, stored, buffer[at : at + prod(counts) * self.item])
 
 
 class Slabs(Grid):
@@ -322,13 +310,8 @@ class Slabs(Grid):
         return self._chunked.encoded(offset)
 
     def _block(self, number: int) -> Rendered:
-        make = partial(self._put_together, number)
+        make = partial(self._chunked.decoded, number * self._count, self._count)
         return Rendered(self._cache, (*self._key, number), make, self._slab, 4 * self._slab)
-
-    def _put_together(self, number: int) -> bytearray:
-        made = bytearray(self._slab)
-        self._chunked.fill_many(number * self._count, memoryview(made))
-        return made
 
     def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
         chunked = self._chunked
@@ -336,26 +319,42 @@ class Slabs(Grid):
         # For a read of few chunks, decoding only these is faster.
         if 8 * prod(wanted) >= self._count:
             # A damaged chunk of the slab may be one that is not needed.
-            with suppress(Damaged):
-                self._gather(buffer, start, shape, low, counts)
+            with suppress(Damaged), self._whole(self._number(low)) as raw:
+                self._gather(raw, buffer, start, shape, low, counts)
                 return
         chunked.read_part(buffer, start, shape, low, counts)
 
-    def _gather(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
-        """Do what ``_copy`` does, from the slab."""
-        steps, number = self._chunked.steps, self._number(low)
+    @contextmanager
+    def _whole(self, number: int) -> Iterator[bytes | bytearray]:
+        """Yield a slab. The cache keeps it if it, or the previous one, was read before."""
+        # Of many episodes, random readers mostly read a single frame of a slab. New memory to keep the other frames in
+        # takes a third of the time of all of that.
+        block, notes = self._block(number), self._cache.notes
+        is_kept = 0 <= number - self._last <= 1 or notes.get(block.key) is not None
         self._prefetch(number)
+        if is_kept:
+            with self._cache.held(block) as raw:
+                yield raw
+        else:
+            notes.put(block.key, ())
+            with self._cache.reserved(block.cost), core():
+                yield block.whole()
+
+    def _gather(
+        self, raw: bytes | bytearray, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape,
+    ) -> None:
+        """Do what ``_copy`` does, from a slab."""
+        steps = self._chunked.steps
         lines = [*zip(start, _strides(shape, self.item), steps, self._inner, self._outer, strict=True)]
-        with self._cache.held(self._block(number)) as raw:
-            # Of each axis all whole chunks are copied together.
-            for part in product(*map(_cut, low, counts, steps, counts)):
-                axes, inside, outside = list[Axis](), 0, 0
-                for (first, some), (begin, stride, step, inner, outer) in zip(part, lines, strict=True):
-                    inside += first // step * outer + first % step * inner
-                    outside += (first - begin) * stride
-                    times = max(1, some // step)
-                    axes += (times, outer, step * stride), (some // times, inner, stride)
-                _move(raw, inside, buffer, outside, axes, self.item)
+        # Of each axis all whole chunks are copied together.
+        for part in product(*map(_cut, low, counts, steps, counts)):
+            axes, inside, outside = list[Axis](), 0, 0
+            for (first, some), (begin, stride, step, inner, outer) in zip(part, lines, strict=True):
+                inside += first // step * outer + first % step * inner
+                outside += (first - begin) * stride
+                times = max(1, some // step)
+                axes += (times, outer, step * stride), (some // times, inner, stride)
+            _move(raw, inside, buffer, outside, axes, self.item)
 
 
 def in_slabs(cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> Grid:
