@@ -299,11 +299,9 @@ class Slabs(Grid):
     def __init__(self, cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> None:
         super().__init__(cache, chunked.shape, (chunked.steps[0], *chunked.shape[1:]), chunked.item)
         self._chunked, self._key = chunked, key
-        self._count = prod(chunked.grid[1:])
-        size = prod(chunked.steps) * chunked.item
+        self._count, size = prod(chunked.grid[1:]), prod(chunked.steps) * chunked.item
         self._slab = self._count * size
-        self._inner = [*_strides(chunked.steps, chunked.item)]
-        self._outer = [0, *_strides(chunked.grid[1:], size)]
+        self._inner, self._outer = [*_strides(chunked.steps, chunked.item)], [0, *_strides(chunked.grid[1:], size)]
         """How far neighboring elements of a chunk, and neighboring chunks, are apart on each axis, in bytes."""
 
     def encoded(self, offset: int) -> Encoded | None:
@@ -344,14 +342,14 @@ class Slabs(Grid):
         self, raw: bytes | bytearray, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape,
     ) -> None:
         """Do what ``_copy`` does, from a slab."""
-        steps = self._chunked.steps
-        lines = [*zip(start, _strides(shape, self.item), steps, self._inner, self._outer, strict=True)]
+        steps, strides = self._chunked.steps, [*_strides(shape, self.item)]
         # Of each axis all whole chunks are copied together.
         for part in product(*map(_cut, low, counts, steps, counts)):
             axes, inside, outside = list[Axis](), 0, 0
-            for (first, some), (begin, stride, step, inner, outer) in zip(part, lines, strict=True):
+            for number, (first, some) in enumerate(part):
+                step, inner, outer, stride = steps[number], self._inner[number], self._outer[number], strides[number]
                 inside += first // step * outer + first % step * inner
-                outside += (first - begin) * stride
+                outside += (first - start[number]) * stride
                 times = max(1, some // step)
                 axes += (times, outer, step * stride), (some // times, inner, stride)
             _move(raw, inside, buffer, outside, axes, self.item)
