@@ -54,6 +54,18 @@ def test_findings_are_added_to_those_of_other_processes(catalogue: Catalogue) ->
     assert [after.find("a", name) for name in (b"one", b"two")] == [b"one", b"two"]
 
 
+def test_processes_at_the_same_time_keep_what_all_of_them_found(catalogue: Catalogue) -> None:
+    processes = [(name, Findings(lambda: catalogue, "1")) for name in (b"one", b"two", b"three")]
+    for name, kept in processes:
+        assert kept.find("a", name) is None
+    for name, kept in processes:
+        kept.keep("a", OLD, name, name)
+        kept.flush()
+        catalogue.close()
+    after = Findings(lambda: catalogue, "1")
+    assert [after.find("a", name) for name, _ in processes] == [b"one", b"two", b"three"]
+
+
 def test_what_changed_a_moment_ago_is_not_kept(catalogue: Catalogue) -> None:
     kept = Findings(lambda: catalogue, "1")
     kept.keep("a", time.time_ns(), b"one", b"1")

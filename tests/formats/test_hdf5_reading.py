@@ -14,7 +14,7 @@ import pytest
 
 import glassfs
 from glassfs.errors import Damaged, GlassfsError, NoSuchEntry, Refused, TooLarge
-from glassfs.formats.hdf5 import chunks
+from glassfs.formats.hdf5 import chunks, filters
 from glassfs.sandbox import client
 from tests.cli.glassfs_command import glassfs as run
 from tests.formats.hdf5_files import flip, h5py, nested, replace, unreadable, values, write_robomimic
@@ -80,7 +80,7 @@ def large(tmp_path: Path) -> Path:
 def test_large_array_is_decoded_without_the_cache(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with h5py.File(large) as file:
         whole = file["x"][()]
-    cached: list[object] = []
+    cached: list[Any] = []
     read_into = chunks.BlockCache.read_into
 
     def counted(self: Any, recipe: Any, buffer: memoryview, offset: int) -> None:
@@ -92,7 +92,7 @@ def test_large_array_is_decoded_without_the_cache(large: Path, monkeypatch: pyte
         monkeypatch.setattr(chunks.BlockCache, "read_into", counted)
         assert np.array_equal(opened["x"].numpy(), whole)
         assert np.array_equal(opened["x"][100:29_000], whole[100:29_000])
-        decoded = [one for one in cached if isinstance(one, chunks.Chunk)]
+        decoded = [one for one in cached if one.key[1] == "chunk"]
         assert len(decoded) <= 4  # those at the edges
 
 
@@ -105,6 +105,47 @@ def test_damage_in_a_large_array_is_found(large: Path) -> None:
             with pytest.raises(Damaged, match=f"chunk at {damaged.byte_offset}"):
                 opened["x"].numpy()
         assert opened["x"][0, 0] == 7
+
+
+@pytest.fixture
+def sheared(tmp_path: Path) -> Path:
+    """A film whose frames are each in twelve chunks, some of which stick out of it, and of which one is not stored."""
+    whole = np.random.default_rng(3).integers(1, 99, (11, 20, 18, 3), "u1")
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        made = file.create_dataset("x", whole.shape, "u1", chunks=(4, 10, 7, 2), compression="gzip", fillvalue=7)
+        made[:, :10] = whole[:, :10]
+        made[:, 10:, 7:] = whole[:, 10:, 7:]
+    return tmp_path / "made.h5"
+
+
+def test_neighbors_of_a_frame_are_decoded_once(sheared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+    undo = filters.undo
+
+    def counted(*arguments: Any) -> None:
+        decoded.append(1)
+        undo(*arguments)
+
+    monkeypatch.setattr(filters, "undo", counted)
+    with glassfs.open(sheared) as opened:
+        counts = []
+        for frame in (9, 0, 1, 2, 3, 4, 5, 8):
+            decoded.clear()
+            assert opened["x"][frame].any()
+            counts.append(len(decoded))
+    # The first frame of a random reader decodes its chunks, the second one keeps them, and so does one after another.
+    assert counts == [10, 10, 10, 0, 0, 10, 0, 10]
+
+
+def test_damaged_chunk_costs_only_what_is_in_it(sheared: Path) -> None:
+    with h5py.File(sheared) as file:
+        one, whole = file["x"].id.get_chunk_info(0), file["x"][()]
+    flip(sheared, one.byte_offset + one.size - 2)
+    with glassfs.open(sheared) as opened:
+        with pytest.raises(Damaged, match=f"chunk at {one.byte_offset}"):
+            opened["x"][1]
+        assert np.array_equal(opened["x"][1, 10:], whole[1, 10:])
+        assert np.array_equal(opened["x"][5], whole[5])
 
 
 def _read_frames(path: Path) -> list[int]:

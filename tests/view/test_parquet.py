@@ -360,11 +360,27 @@ def test_false_lengths_and_types_are_damage(content: Any, rows: int, reason: str
         _ = parquet_data([Column(b"a", content)], rows).size
 
 
+@pytest.mark.parametrize(("budget", "passes"), [(8 << 20, 1), (64 << 10, 2)])
+def test_pages_that_gave_the_size_are_read_from_the_cache(budget: int, passes: int) -> None:
+    """As far as there is memory for them."""
+    made: list[int] = []
+
+    def block(number: int) -> list[str]:
+        made.append(number)
+        return [f"{number:01000}"] * 10
+
+    data = parquet_data([Column(b"text", Records(b"text", 2, block))], 20, BlockCache(budget))
+    assert data.size > 20_000
+    assert pq.read_table(io.BytesIO(data.whole())).column("text").to_pylist()[-1] == f"{1:01000}"
+    assert made == [0, 1] * passes
+
+
 def test_records_that_change_are_damage() -> None:
     """The rows differ from those that were measured."""
-    rows = ["abc"]
-    data = parquet_data([Column(b"text", Records(b"text", 1, lambda _: rows))], 1)
+    rows, cache = ["abc"], BlockCache(8 << 20)
+    data = parquet_data([Column(b"text", Records(b"text", 1, lambda _: rows))], 1, cache)
     assert data.size
+    cache.clear()
     rows[0] = "longer"
     with pytest.raises(Damaged, match="were expected"):
         data.read(0, data.size)

@@ -74,13 +74,19 @@ class Catalogue:
             self._state.get().late = future
             return None
 
-    def put(self, values: Mapping[Key, bytes]) -> None:
-        """Store these soon, or never."""
+    def put(self, values: Mapping[Key, bytes], merge: Callable[[bytes, bytes], bytes] | None = None) -> None:
+        """Store these soon, or never, in place of what is stored, or what ``merge`` makes of that and the new value."""
         state = self._state.get()
         size = sum(len(value) + 512 for value in values.values())  # one takes some 512 bytes beside its own
         if not state.add(size):
             return
-        future = self._submit(lambda cache: cache.store(values))
+
+        def store(cache: PersistentCache) -> None:
+            stored = cache.find([*values], MOST_FOUND) if merge else ()
+            merged = {key: merge(old, values[key]) for key, old in zip(values, stored, strict=False) if merge and old}
+            cache.store({**values, **merged})
+
+        future = self._submit(store)
         if future is None:
             state.remove(size)
         else:

@@ -102,7 +102,8 @@ class Findings:
             changed, self._changed = self._changed, {}
         catalogue = self._catalogue() if changed else None
         if catalogue is not None:
-            catalogue.put({_key(stamp, self._version): _packed(kept) for stamp, kept in changed.items()})
+            values = {_key(stamp, self._version): _packed(kept) for stamp, kept in changed.items()}
+            catalogue.put(values, _merged)  # workers of a library find different parts of one container
 
     def _of(self, stamp: str) -> Kept:
         """Return all that is kept of a container."""
@@ -149,6 +150,15 @@ def _packed(kept: Kept) -> bytes:
     """Return names and values, each after their lengths. The catalogue adds a checksum."""
     values = list(kept.values.items())  # in one step, as other threads may add to them
     return b"".join(_ITEM.pack(len(name), len(value)) + name + value for name, value in values)
+
+
+def _merged(stored: bytes, packed: bytes) -> bytes:
+    """Return what is stored with what is new, unless it is too much."""
+    found = _unpacked(packed)
+    for name, value in _unpacked(stored).values.items():
+        if name not in found.values and found.size + _size(name, value) <= MOST_OF_CONTAINER:
+            found.add(name, value)
+    return _packed(found)
 
 
 def _unpacked(packed: bytes) -> Kept:

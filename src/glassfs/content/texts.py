@@ -65,13 +65,12 @@ class TextRows(Sequence["str | None"]):
 
 def with_lengths(raw: bytes, lengths: NDArray[Any]) -> bytes:
     """Return rows of bytes, that have these lengths and stand one after another, each after its length."""
-    # Lengths and bytes are put in place by masks, as a loop over short rows in Python takes longer.
-    count = len(lengths)
-    made = np.empty(4 * count + len(raw), np.uint8)
+    # Lengths and bytes are put in place by a mask, as a loop over short rows in Python takes longer.
+    made = np.empty(4 * len(lengths) + len(raw), np.uint8)
     is_raw = np.ones(len(made), bool)
-    places = (lengths.cumsum() - lengths + 4 * np.arange(count))[:, np.newaxis] + np.arange(4)
-    is_raw[places] = False
-    made[places] = lengths.astype("<u4").view(np.uint8).reshape(count, 4)
+    places = lengths.cumsum() - lengths + 4 * np.arange(len(lengths))
+    for array, heads in ((is_raw, 0), (made, lengths)):
+        np.ndarray((max(0, len(made) - 3),), "<u4", array.data, 0, (1,))[places] = heads
     made[is_raw] = np.frombuffer(raw, np.uint8)
     return made.tobytes()
 

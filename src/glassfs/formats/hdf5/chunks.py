@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import product
 from math import prod
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.cache.cores import LEAST_AHEAD
+from glassfs.cache.cores import LEAST_AHEAD, core
 from glassfs.cache.filling import Filling
 from glassfs.content import Converted, Data, Extent, Rendered, Zeros
 from glassfs.content.data import Encoded, SizedData
@@ -25,10 +25,13 @@ from glassfs.content.parts import Concatenated
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
 from glassfs.formats.hdf5.description import Filter
+from glassfs.lazy import np
 from glassfs.sizes import PIECE
 from glassfs.source import Source
 
 Shape: TypeAlias = "tuple[int, ...]"
+Axis: TypeAlias = "tuple[int, int, int]"
+"""Elements on an axis of two arrays: how many, and how far apart they are in each of the two, in bytes."""
 
 RECORD = struct.Struct("<4Q")
 """A stored chunk in the index: its number, offset, size and filter mask."""
@@ -54,11 +57,12 @@ class ChunkIndex:
 
     def find(self, first: int, count: int = 1) -> list[StoredChunk | None]:
         """Return ``count`` chunks from number ``first`` on, None for those that are not stored. Raises Damaged."""
-        end = len(self)
+        size, end = RECORD.size, len(self)
         # In most datasets all chunks are stored, and each record is at the place of its number.
-        is_there = first < end and self._number(first) == first
-        start = first if is_there else bisect_left(range(end), first, key=self._number)
-        records = self._data.read(start * RECORD.size, min(count, end - start) * RECORD.size)
+        records = self._data.read(first * size, min(count, end - first) * size) if first < end else b""
+        if records[:8] != first.to_bytes(8, "little"):
+            start = bisect_left(range(end), first, key=self._number)
+            records = self._data.read(start * size, min(count, end - start) * size)
         # As numbers rise, the records of the next ``count`` chunks are among so many records from here on.
         known = {number: StoredChunk(*chunk) for number, *chunk in RECORD.iter_unpack(records)}
         return [known.get(number) for number in range(first, first + count)]
@@ -66,9 +70,10 @@ class ChunkIndex:
     def __len__(self) -> int:
         return self._data.size // RECORD.size
 
-    def __iter__(self) -> Iterator[StoredChunk]:
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of the stored chunks."""
         for records in self._data.pieces():
-            yield from (StoredChunk(*chunk) for _, *chunk in RECORD.iter_unpack(records))
+            yield from (number for number, *_ in RECORD.iter_unpack(records))
 
     def _number(self, at: int) -> int:
         return int.from_bytes(self._data.read(at * RECORD.size, 8), "little")
@@ -76,8 +81,6 @@ class ChunkIndex:
 
 def checked_index(raw: bytearray) -> bytearray:
     """Return the index. Raises Damaged if two chunks have the same number, or the same bytes."""
-    import numpy as np
-
     numbers, offsets, sizes, _ = np.frombuffer(raw, np.uint64).reshape(-1, 4).T
     if (numbers[1:] <= numbers[:-1]).any():
         raise Damaged("two of its chunks have the same place")
@@ -87,50 +90,6 @@ def checked_index(raw: bytearray) -> bytearray:
     if (offsets[order][1:] - offsets[order][:-1] < sizes[order][:-1]).any():
         raise Damaged("two of its chunks overlap in the file")
     return raw
-
-
-def chunk_data(
-    source: Source, cache: BlockCache, used: Sequence[Filter], size: int, stored: StoredChunk,
-) -> Data:
-    """Return the ``size`` raw bytes of a chunk. Raises Damaged if the chunk cannot be stored so."""
-    def damage(reason: str) -> Damaged:
-        return source.damage(reason, f"chunk at {stored.start}")
-
-    if stored.mask >= NOT_FOUND:
-        raise damage("is in the list of chunks, but is not found by its key")
-    if stored.size > filters.most_stored(size):
-        raise damage(f"has {stored.size} bytes, far more than it needs")
-    applied = [one for number, one in enumerate(used) if not stored.mask >> number & 1]
-    if not applied:
-        if stored.size != size:
-            raise damage(f"has {stored.size} bytes, but its shape needs {size}")
-        return Extent(source, stored.start, stored.size)
-    return Chunk(source, cache, applied, size, stored)
-
-
-class Chunk(Rendered):
-    """A chunk of ``size`` raw bytes to which filters were ``applied``, decoded as a whole."""
-
-    def __init__(
-        self, source: Source, cache: BlockCache, applied: list[Filter], size: int, stored: StoredChunk,
-    ) -> None:
-        key = (source.version, "chunk", stored, tuple(applied), size)
-        super().__init__(cache, key, bytearray, size, 2 * stored.size + 3 * size)
-        self._source, self._applied, self._stored = source, applied, stored
-
-    def whole(self) -> bytearray:
-        made = bytearray(self.size)
-        self.fill(memoryview(made))
-        return made
-
-    def fill(self, buffer: memoryview) -> None:
-        """Fill ``buffer`` with all bytes, past the cache."""
-        with self._cache.waiting():
-            stored = self._source.buffer(self._stored.start, self._stored.size)
-        try:
-            filters.undo(stored, self._applied, buffer)
-        except Damaged as error:
-            raise error.at(self._source.name, f"chunk at {self._stored.start}") from error
 
 
 def filled(fill: bytes, count: int) -> Data:
@@ -182,39 +141,34 @@ class Grid(SizedData):
 
     def read_part(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
         """Fill the part of a box that begins at ``low`` and has ``counts`` elements on each axis."""
-        for number, place in enumerate(self.places(low, counts)):
+        for number, part in enumerate(self._split(low, counts)):
             if not number % 64:
                 work.check()
-            self._copy(buffer, start, shape, *self._clipped(place, low, counts))
+            self._copy(buffer, start, shape, *part)
 
-    def places(self, start: Shape, shape: Shape) -> Iterator[Shape]:
-        """Yield the places of the blocks that a box touches."""
-        return product(*(
-            range(first // step, (first + count - 1) // step + 1)
-            for first, count, step in zip(start, shape, self.steps, strict=True)
-        ))
+    def _split(self, low: Shape, counts: Shape) -> Iterator[tuple[Shape, Shape]]:
+        """Yield the parts of a part of a box that are each in one block."""
+        for part in product(*map(_cut, low, counts, self.steps)):
+            yield tuple(first for first, _ in part), tuple(count for _, count in part)
 
-    def _clipped(self, place: Shape, start: Shape, shape: Shape) -> tuple[Shape, Shape]:
-        """Return the part of a box that is in a block, as start and shape."""
-        low = tuple(max(first, p * step) for first, p, step in zip(start, place, self.steps, strict=True))
-        return low, tuple(
-            min(first + count, (p + 1) * step) - at
-            for first, count, p, step, at in zip(start, shape, place, self.steps, low, strict=True)
-        )
+    def _number(self, low: Shape) -> int:
+        """Return the number of the block that has an element."""
+        return linear([at // step for at, step in zip(low, self.steps, strict=True)], self.grid)
 
     def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
         """Fill the part of a box that begins at ``low``, has ``counts`` elements on each axis, and is in one block."""
-        item, steps = self.item, self.steps
-        number = linear([at // step for at, step in zip(low, steps, strict=True)], self.grid)
+        item, steps, number = self.item, self.steps, self._number(low)
         inside = linear([at % step for at, step in zip(low, steps, strict=True)], steps) * item
         outside = linear([at - first for at, first in zip(low, start, strict=True)], shape) * item
+        self._prefetch(number)
+        block = self._block(number)
         # The fast and the usual case: the elements are contiguous in the block and in the box, so that they are copied
         # as bytes, without NumPy.
         if is_run(counts, shape) and is_run(counts, steps):
-            self._prefetch(number)
-            self._block(number).read_into(buffer[outside : outside + prod(counts) * item], inside)
+            block.read_into(buffer[outside : outside + prod(counts) * item], inside)
             return
-        span = item * (1 + linear([count - 1 for count in counts], steps))
+        axes = [*zip(counts, _strides(steps, item), _strides(shape, item), strict=True)]
+        span = item + sum((count - 1) * stride for count, stride, _ in axes)
         if span > 4 * PIECE and max(counts) > 1:
             # Elements that are scattered in a large block: it may be in a file, of which little is read at a time.
             axis = next(axis for axis, count in enumerate(counts) if count > 1)
@@ -222,16 +176,9 @@ class Grid(SizedData):
             for begin, some in ((0, half), (half, counts[axis] - half)):
                 part = (*low[:axis], low[axis] + begin, *low[axis + 1 :])
                 self._copy(buffer, start, shape, part, (*counts[:axis], some, *counts[axis + 1 :]))
-            return
-        import numpy as np
-
-        self._prefetch(number)
-        with self._cache.measuring(span):
-            raw = bytearray(span)
-            self._block(number).read_into(memoryview(raw), inside)
-            elements = np.ndarray((*counts, item), np.uint8, raw, 0, (*_strides(steps, item), 1))
-            box = np.ndarray((*counts, item), np.uint8, buffer, outside, (*_strides(shape, item), 1))
-            box[...] = elements
+        else:
+            with self._cache.measuring(span):
+                _move(block.read(inside, span), 0, buffer, outside, axes, item)
 
     def _prefetch(self, number: int) -> None:
         """Have the two following blocks decoded ahead if this one follows the previous one."""
@@ -255,25 +202,66 @@ class Chunked(Grid):
         used: Sequence[Filter], fill: bytes,
     ) -> None:
         super().__init__(cache, shape, chunks, item)
-        self._source, self._index, self.filters = source, index, tuple(used)
+        self._source, self._index, self.find, self.filters = source, index, index.find, tuple(used)
         self._fill = fill or bytes(item)
 
     def _block(self, number: int) -> Data:
-        return self.chunks(number, 1)[0]
+        (stored,) = self.find(number, 1)
+        size = prod(self.steps) * self.item
+        if stored is None:
+            return filled(self._fill, prod(self.steps))
+        applied = self._applied(stored)
+        if not applied:
+            return Extent(self._source, stored.start, size)
+        key = (self._source.version, "chunk", stored, applied, size)
+        return Rendered(self._cache, key, partial(self.decoded, number, 1), size, 2 * stored.size + 3 * size)
 
-    def chunks(self, first: int, count: int) -> list[Data]:
-        """Return the data of ``count`` chunks from number ``first`` on. Raises Damaged."""
-        elements = prod(self.steps)
-        return [
-            filled(self._fill, elements) if stored is None else self._stored(stored)
-            for stored in self._index.find(first, count)
-        ]
+    def _applied(self, stored: StoredChunk) -> tuple[Filter, ...]:
+        """Return the filters that were applied to a chunk. Raises Damaged if the chunk cannot be stored so."""
+        size, used, reason = prod(self.steps) * self.item, self.filters, ""
+        if stored.mask:
+            used = tuple(one for number, one in enumerate(used) if not stored.mask >> number & 1)
+        if stored.mask >= NOT_FOUND:
+            reason = "is in the list of chunks, but is not found by its key"
+        elif stored.size > filters.most_stored(size):
+            reason = f"has {stored.size} bytes, far more than it needs"
+        elif not used and stored.size != size:
+            reason = f"has {stored.size} bytes, but its shape needs {size}"
+        if reason:
+            raise self._source.damage(reason, f"chunk at {stored.start}")
+        return used
 
-    def _stored(self, chunk: StoredChunk) -> Data:
-        return chunk_data(self._source, self._cache, self.filters, prod(self.steps) * self.item, chunk)
+    def decoded(self, first: int, count: int) -> bytearray:
+        """Return the elements of ``count`` chunks from number ``first`` on, chunk after chunk. Raises Damaged."""
+        chunks, size = self.find(first, count), prod(self.steps) * self.item
+        made = bytearray(count * size)
+        start = min((one.start for one in chunks if one), default=0)
+        span = max((one.start + one.size for one in chunks if one), default=0) - start
+        near = None
+        if span <= len(made):  # as writers mostly put them one after another, a single read does for all
+            with self._cache.waiting():
+                near = memoryview(self._source.buffer(start, span))
+        for number, one in enumerate(chunks):
+            part = memoryview(made)[number * size : (number + 1) * size]
+            if one is None:
+                filled(self._fill, prod(self.steps)).read_into(part, 0)
+            else:
+                self._decode(one, part, near and near[one.start - start :][: one.size])
+        return made
+
+    def _decode(self, stored: StoredChunk, buffer: memoryview, raw: memoryview | None = None) -> None:
+        """Fill ``buffer`` with the elements of a chunk. ``raw`` are its stored bytes, if these were read already."""
+        applied = self._applied(stored)
+        if raw is None:
+            with self._cache.waiting():
+                raw = memoryview(self._source.buffer(stored.start, stored.size))
+        try:
+            filters.undo(raw, applied, buffer)
+        except Damaged as error:
+            raise error.at(self._source.name, f"chunk at {stored.start}") from error
 
     def written(self) -> Iterator[Data] | None:
-        return map(self._stored, self._index) if 2 * len(self._index) < prod(self.grid) else None
+        return map(self._block, self._index) if 2 * len(self._index) < prod(self.grid) else None
 
     def encoded(self, offset: int) -> Encoded | None:
         """Return the stored bytes of all chunks with one place on the first axis."""
@@ -281,7 +269,7 @@ class Chunked(Grid):
         number, count = offset // rows, prod(self.grid[1:])
         if count > MOST_COMPARED:
             return None
-        stored = self._index.find(number * count, count)
+        stored = self.find(number * count, count)
         how = (self.shape[1:], self.steps, self.item, self.filters, self._fill, *(
             None if one is None else (one.size, one.mask) for one in stored
         ))
@@ -301,26 +289,30 @@ class Chunked(Grid):
 
     def _fills(self, buffer: memoryview, start: Shape, shape: Shape) -> Iterator[Callable[[], None]]:
         """Yield functions that fill the parts of a box, of which whole chunks are runs."""
-        for place in self.places(start, shape):
-            low, counts = self._clipped(place, start, shape)
-            block = self._block(linear(place, self.grid))
-            if counts != self.steps or not isinstance(block, Chunk):
+        for low, counts in self._split(start, shape):
+            (stored,) = self.find(self._number(low), 1)
+            if counts != self.steps or stored is None or not self.filters:
                 yield partial(self._copy, buffer, start, shape, low, counts)
             else:
                 at = linear([a - b for a, b in zip(low, start, strict=True)], shape) * self.item
-                yield partial(block.fill, buffer[at : at + block.size])
+                yield partial(self._decode, stored, buffer[at : at + prod(counts) * self.item])
 
 
 class Slabs(Grid):
     """The same elements in slabs: all chunks with the same place on the first axis are a block of the cache together.
 
     h5py divides images into chunks of some KiB that go through many of them: a frame is then in dozens of chunks, and
-    what is done for each of them takes longer than decoding it. ``key`` begins the keys of the blocks.
+    what is done for each of them takes longer than decoding it. ``key`` begins the keys of the blocks. A block has its
+    chunks one after another, as putting the elements of all frames in order would take longer than decoding them.
     """
 
     def __init__(self, cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> None:
         super().__init__(cache, chunked.shape, (chunked.steps[0], *chunked.shape[1:]), chunked.item)
         self._chunked, self._key = chunked, key
+        self._count, size = prod(chunked.grid[1:]), prod(chunked.steps) * chunked.item
+        self._slab = self._count * size
+        self._inner, self._outer = [*_strides(chunked.steps, chunked.item)], [0, *_strides(chunked.grid[1:], size)]
+        """How far neighboring elements of a chunk, and neighboring chunks, are apart on each axis, in bytes."""
 
     def encoded(self, offset: int) -> Encoded | None:
         return self._chunked.encoded(offset)
@@ -329,45 +321,58 @@ class Slabs(Grid):
         return self._chunked.written()
 
     def _block(self, number: int) -> Rendered:
-        size = prod(self.steps) * self.item
-        return Rendered(self._cache, (*self._key, number), partial(self._put_together, number), size, 4 * size)
-
-    def _put_together(self, number: int) -> bytearray:
-        """Return the elements of a slab in C order."""
-        import numpy as np
-
-        chunked, item = self._chunked, self.item
-        # Elements of other sizes have no type of NumPy that is copied as a whole, so their bytes are a further axis.
-        kind, tail = (f"u{item}", ()) if item in (1, 2, 4, 8) else ("u1", (item,))
-        made = bytearray(prod(self.steps) * item)
-        slab = np.frombuffer(made, kind).reshape(*self.steps, *tail)
-        count = prod(chunked.grid[1:])
-        for at, chunk in enumerate(chunked.chunks(number * count, count)):
-            place = place_of(at, chunked.grid[1:])
-            part = [slice(p * step, (p + 1) * step) for p, step in zip(place, chunked.steps[1:], strict=True)]
-            target = slab[(slice(None), *part)]
-            elements = np.frombuffer(chunk.whole(), kind).reshape(*chunked.steps, *tail)
-            target[...] = elements[tuple(map(slice, target.shape))]  # a chunk at the edge sticks out
-        return made
+        make = partial(self._chunked.decoded, number * self._count, self._count)
+        return Rendered(self._cache, (*self._key, number), make, self._slab, 4 * self._slab)
 
     def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
         chunked = self._chunked
+        wanted = (sum(1 for _ in _cut(*axis)) for axis in zip(low, counts, chunked.steps, strict=True))
         # For a read of few chunks, decoding only these is faster.
-        if 8 * len([*chunked.places(low, counts)]) >= prod(chunked.grid[1:]):
+        if 8 * prod(wanted) >= self._count:
             # A damaged chunk of the slab may be one that is not needed.
-            with suppress(Damaged):
-                super()._copy(buffer, start, shape, low, counts)
+            with suppress(Damaged), self._whole(self._number(low)) as raw:
+                self._gather(raw, buffer, start, shape, low, counts)
                 return
         chunked.read_part(buffer, start, shape, low, counts)
+
+    @contextmanager
+    def _whole(self, number: int) -> Iterator[bytes | bytearray]:
+        """Yield a slab. The cache keeps it if it, or the previous one, was read before."""
+        # Of many episodes, random readers mostly read a single frame of a slab. New memory to keep the other frames in
+        # takes a third of the time of all of that.
+        block, notes = self._block(number), self._cache.notes
+        is_kept = 0 <= number - self._last <= 1 or notes.get(block.key) is not None
+        self._prefetch(number)
+        if is_kept:
+            with self._cache.held(block) as raw:
+                yield raw
+        else:
+            notes.put(block.key, ())
+            with self._cache.reserved(block.cost), core():
+                yield block.whole()
+
+    def _gather(
+        self, raw: bytes | bytearray, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape,
+    ) -> None:
+        """Do what ``_copy`` does, from a slab."""
+        steps, strides = self._chunked.steps, [*_strides(shape, self.item)]
+        # Of each axis all whole chunks are copied together.
+        for part in product(*map(_cut, low, counts, steps, counts)):
+            axes, inside, outside = list[Axis](), 0, 0
+            for number, (first, some) in enumerate(part):
+                step, inner, outer, stride = steps[number], self._inner[number], self._outer[number], strides[number]
+                inside += first // step * outer + first % step * inner
+                outside += (first - start[number]) * stride
+                times = max(1, some // step)
+                axes += (times, outer, step * stride), (some // times, inner, stride)
+            _move(raw, inside, buffer, outside, axes, self.item)
 
 
 def in_slabs(cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> Grid:
     """Return the elements in slabs if these are small and have several chunks that must be decoded; else unchanged."""
     count = prod(chunked.grid[1:])
     is_small = count * prod(chunked.steps) * chunked.item <= min(2 * PIECE, cache.largest_cached // 4)
-    # NumPy has arrays of at least 32 axes.
-    is_possible = chunked.filters and len(chunked.shape) < 31
-    return Slabs(cache, chunked, key) if is_small and is_possible and count > 1 else chunked
+    return Slabs(cache, chunked, key) if is_small and chunked.filters and count > 1 else chunked
 
 
 def boxes(first: int, count: int, shape: Shape) -> Iterator[tuple[Shape, Shape]]:
@@ -381,6 +386,30 @@ def boxes(first: int, count: int, shape: Shape) -> Iterator[tuple[Shape, Shape]]
         taken = min(shape[axis] - start[axis], count // inner) if shape else 1
         yield start, (*(1,) * axis, taken, *shape[axis + 1 :]) if shape else ()
         first, count = first + taken * inner, count - taken * inner
+
+
+def _cut(first: int, count: int, step: int, most: int = 1) -> Iterator[tuple[int, int]]:
+    """Yield the parts of ``count`` places, as first and count, that are in one step each, or ``most`` whole steps."""
+    end = first + count
+    while first < end:
+        some = min(step - first % step, end - first)
+        if some == step:
+            some *= min(most, (end - first) // step)
+        yield first, some
+        first += some
+
+
+def _move(
+    source: bytes | bytearray, inside: int, target: memoryview, outside: int, axes: Sequence[Axis], item: int,
+) -> None:
+    """Copy elements between two arrays of bytes, from and to these offsets."""
+    axes = [axis for axis in axes if axis[0] > 1]
+    # The elements of the last axis are mostly contiguous in both. NumPy copies them fastest as one element.
+    while axes and axes[-1][1] == axes[-1][2] == item:
+        item *= axes.pop()[0]
+    kind = f"u{item}" if item in (1, 2, 4, 8) else f"V{item}"
+    counts, inner, outer = zip(*axes, strict=True) if axes else ((), (), ())
+    np.ndarray(counts, kind, target, outside, outer)[...] = np.ndarray(counts, kind, source, inside, inner)
 
 
 def is_run(counts: Sequence[int], shape: Sequence[int]) -> bool:

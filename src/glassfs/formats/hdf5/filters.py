@@ -13,6 +13,7 @@ from glassfs.codec import checksum, compression, deflate, lzf
 from glassfs.codec.compression import LZ4, ZSTD
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.description import Filter
+from glassfs.lazy import np
 
 
 class Code(IntEnum):
@@ -48,7 +49,7 @@ def most_stored(size: int) -> int:
     return 2 * size + (64 << 10)
 
 
-def undo(stored: bytearray, applied: Sequence[Filter], buffer: memoryview) -> None:
+def undo(stored: Bytes, applied: Sequence[Filter], buffer: memoryview) -> None:
     """Fill ``buffer`` with the raw bytes of a stored chunk.
 
     Raises Damaged if a checksum does not match, or the bytes are not as many. The buffer may have been written then.
@@ -112,8 +113,6 @@ def _unshuffle(data: Bytes, used: Filter, size: int) -> Bytes:
 
 def _unshuffle_into(raw: memoryview, data: Bytes, used: Filter) -> None:
     """Fill ``raw`` with what was shuffled to ``data``, which has as many bytes."""
-    import numpy as np
-
     item, count = _planes(used, len(data))
     # NumPy transposes byte by byte. For the usual sizes of items, copying one plane at a time is several times as fast.
     planes = np.frombuffer(data, np.uint8, count * item).reshape(item, count)

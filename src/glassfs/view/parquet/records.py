@@ -1,7 +1,7 @@
 """Columns whose rows are Python values, known a block at a time: text, lists of text, numbers, with nulls.
 
-Only the values give the sizes of pages: one pass makes all of them and remembers where each group begins. They are made
-again when they are read, and the cache keeps them. Any thread.
+Only the values give the sizes of pages: one pass makes all of them and remembers where each group begins. The cache
+keeps the first groups for a reader that follows, and all that are made again when they are read. Any thread.
 """
 
 from __future__ import annotations
@@ -67,16 +67,25 @@ class RecordPages:
         number = bisect_right(self._groups, offset, key=lambda group: group.start) - 1
         start, end = self._groups[number].start, self._groups[number + 1].start
         pages = partial(self._pages, number)
-        group = Stream(self._cache, (*self._key, "group", number), pages, lambda: self._cost, end - start)
+        group = Stream(self._cache, self._key_of(number), pages, lambda: self._cost, end - start)
         group.read_into(buffer, offset - start)
+
+    def _key_of(self, group: int) -> tuple[Hashable, ...]:
+        return (*self._key, "group", group)
 
     @once
     def _groups(self) -> list[_Group]:
         """All groups, and the end. Takes a pass over the records."""
         with work.holding(self._lock):
+            left = self._cache.budget // 8
             for number in range(len(self._found) - 1, -(-self._rows // self._rows_a_group)):
-                for _ in self._pages(number):
+                made = list[bytes]()
+                for page in self._pages(number):
                     work.check()
+                    left -= len(page)
+                    made = [*made, page] if left >= 0 else []
+                if left >= 0:
+                    self._cache.add(self._key_of(number), b"".join(made))
             last = self._found[-1]
             if last.skipped or any(map(self._records.block, range(last.block, self._records.blocks))):
                 raise Damaged(f"has more rows than the {self._rows} of its table")
