@@ -27,7 +27,15 @@ from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
 from glassfs.sandbox.hdf5_plain import PlainDatasets
-from glassfs.sandbox.hdf5_references import MOST_LINKS, Referred, described_matlab, mappings, named_files
+from glassfs.sandbox.hdf5_references import (
+    MOST_LINKS,
+    Link,
+    Referred,
+    described_matlab,
+    links_of,
+    mappings,
+    named_files,
+)
 from glassfs.sandbox.hdf5_types import member_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
@@ -78,8 +86,8 @@ class _Container:
         config = self._file.id.get_mdc_config()
         config.max_size = 4 * PIECE
         self._file.id.set_mdc_config(config)
-        self._listed: tuple[list[str], list[tuple[bytes, int]]] | None = None
-        """The path of the group that was listed last, and the names and kinds of the links in it."""
+        self._listed: tuple[list[str], list[Link]] | None = None
+        """The path of the group that was listed last, and the links in it."""
         self._opened: list[tuple[str, Any]] = [("", h5o.open(self._file.id, b"/"))]
         """The object that was used last, behind the groups on its path."""
         self._plain = PlainDatasets(self._file.userblock_size)
@@ -139,7 +147,9 @@ class _Container:
         for path in paths:
             with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
                 total, entries = self._entries(path, 0, FEW_OBJECTS, page)
-                attributes.append([path, self._attributes(path, names)[0]])
+                facts, _ = self._attributes(path, names)
+                page.left -= len(repr(facts))
+                attributes.append([path, facts])
                 if len(entries) == total:
                     found += [(path, entries), *self._below(path, entries, page, skipped)]
             if page.left < 0:
@@ -173,14 +183,17 @@ class _Container:
         """Return the number of links in a group, and descriptions of some: at least one, unless there is none."""
         group = self._found(path)
         if self._listed is None or self._listed[0] != path:
-            self._listed = path, _links(group)
+            links = links_of(group, MOST_LINKS)
+            if len(links) > MOST_LINKS:
+                raise ValueError(f"has {group.get_num_objs()} links, of which at most {MOST_LINKS} can be listed")
+            self._listed = path, links
         links = self._listed[1]
         found: list[dict[str, Any]] = []
         # An answer has at least one object, whatever it takes, or listing would never end.
-        for name, kind in links[first : first + count]:
+        for link in links[first : first + count]:
             if found and page.left < 0:
                 break
-            found.append(page.added(self._described_link(group, name, kind, sizes)))
+            found.append(page.added(self._described_link(group, *link, sizes)))
         return len(links), found
 
     def _chunks(self, path: list[str], most: int) -> Answer:
@@ -249,11 +262,11 @@ class _Container:
                 found[name] = {"unreadable": _reason(error)}
         return found, ()
 
-    def _described_link(self, group: Any, name: bytes, kind: int, sizes: bool) -> dict[str, Any]:
+    def _described_link(self, group: Any, name: bytes, kind: int, address: int, sizes: bool) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
         try:
             if kind == h5l.TYPE_HARD:
-                plain = self._plain.described(group.id, name)
+                plain = self._plain.described(group.id, address)
                 return found | (plain or self._described(h5o.open(group, name), sizes))
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
@@ -347,20 +360,6 @@ class _Container:
                 raise ValueError("is no object of this file")
             self._opened.append((part, h5o.open(found, name)))
         return self._opened[-1][1]
-
-def _links(group: Any) -> list[tuple[bytes, int]]:
-    """Return the names and kinds of the links in a group."""
-    found: list[tuple[bytes, int]] = []
-
-    def add(name: bytes, link: Any) -> bool | None:
-        found.append((name, link.type))
-        return len(found) > MOST_LINKS or None
-
-    group.links.iterate(add, info=True)
-    if len(found) > MOST_LINKS:
-        raise ValueError(f"has {group.get_num_objs()} links, of which at most {MOST_LINKS} can be listed")
-    return found
-
 
 def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
     hdf5_values.demand_own(dataset)

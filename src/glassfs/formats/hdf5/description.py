@@ -200,9 +200,9 @@ def weight(objects: Sequence[Object]) -> int:
     """Return about how many bytes objects hold, with each of the types that they share once."""
     datasets = [found for one in objects for found in (one.dataset, one.final) if found is not None]
     types = {id(one.kind): one.kind for one in datasets}
-    texts = sum(len(one.name) + len(one.kind) + len(one.target) + len(one.reason) + len(one.file) for one in objects)
+    texts = [one for one in objects if one.dataset is None]
     more = [one[6:] for one in datasets if any(one[6:])]
-    return 16 * OBJECT * len(objects) + texts + held([*types.values(), *more])
+    return sum(6 * OBJECT + len(one.name) for one in objects) + held([*types.values(), *more, *texts])
 
 
 def _axes(entry: Any) -> tuple[range, ...] | None:

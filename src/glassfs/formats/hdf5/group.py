@@ -150,7 +150,7 @@ class GroupListing:
         """List several groups and groups in them, unless these are called like one of ``skipped``, and ask for those of
         their attributes that have these names.
         """
-        wanted = [as_text(path) for path in paths if self._recent.peek(path) is None]
+        wanted = [as_text(path) for path in paths if None in (self._recent.peek(path), self._attributes.peek(path))]
         if not wanted:
             return
         request = {"do": "prepare", "paths": wanted, "names": list(names), "skipped": list(skipped)}
