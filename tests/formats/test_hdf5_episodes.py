@@ -159,9 +159,10 @@ def test_episodes_ask_only_for_attributes_of_columns(tmp_path: Path, asked: list
         rows = [json.loads(line) for line in opened["episodes.jsonl"].bytes().splitlines()]
     assert [row["total_reward"] for row in rows] == [3.0 * number for number in range(200)]
     assert [row["language_instruction"] for row in rows] == [f"task {number}" for number in range(200)]
-    attributes = [one["names"] for one in asked if one["do"] == "attributes" and len(one["path"]) == 2]
-    assert len(attributes) == 200 and all("language_instruction" in names for names in attributes)
-    assert not any(names is None or "model_file" in names for names in attributes)
+    prepared = [one for one in asked if one["do"] == "prepare"]
+    assert [len(one["paths"]) for one in prepared] == [16] * 12 + [8]
+    assert all("language_instruction" in one["names"] and "model_file" not in one["names"] for one in prepared)
+    assert not any(one["do"] == "attributes" and len(one["path"]) == 2 for one in asked)
 
 
 @pytest.mark.usefixtures("catalogue")

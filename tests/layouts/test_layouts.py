@@ -19,7 +19,7 @@ from glassfs.content import Array, Container, Data, Group, Member, Memory, Omitt
 from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, NotFound, TooLarge, Unsuited
 from glassfs.layouts.episodes import interpreted
-from glassfs.layouts.expressions import parse
+from glassfs.layouts.expressions import parse, within
 from glassfs.layouts.form import LayoutError, read
 from glassfs.layouts.known import BUILT_IN, chosen
 from glassfs.tree.containers import opener
@@ -314,8 +314,9 @@ def test_layouts_of_glassfs_are_read_in_their_order() -> None:
 class Known:
     """An episode with a few values."""
 
-    def attribute(self, level: int, name: str) -> Any:
-        return {(0, "good"): True, (1, "args"): '{"a": {"b": 5}}', (-1, "rate"): 30.0}.get((level, name))
+    def attribute(self, level: int, name: str, keys: tuple[str, ...]) -> Any:
+        values = {(0, "good"): True, (1, "args"): '{"a": {"b": 5}}', (-1, "rate"): 30.0}
+        return within(values.get((level, name)), keys)
 
     def content(self, level: int, path: str) -> Any:
         return {(0, "rewards"): np.array([0.0, 2.0, 1.0]), (-1, "task"): ["pick", "up"]}.get((level, path))

@@ -35,7 +35,7 @@ from glassfs.content.features import features_of
 from glassfs.errors import LASTING, Damaged, GlassfsError
 from glassfs.layouts.borders import KeptFacts, borders_of
 from glassfs.layouts.form import EACH, NUMBER, WHOLE, Layout, Pattern
-from glassfs.layouts.recording import EpisodeContents, EpisodePlace, below, child, name_of, texts_of
+from glassfs.layouts.recording import EpisodeContents, EpisodePlace, Shared, below, child, name_of, texts_of
 from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
@@ -87,6 +87,7 @@ class Episodes:
         """Why the episodes cannot be found, if that is so."""
         self._last: tuple[int, list[_Described]] = (-1, [])
         """The number of the block of the table that was described last, and its rows."""
+        self._shared = Shared(self._lists)
         self._known_lists: dict[str, dict[str, list[str]] | None] = {}
         """Of each pattern of lists, the names of those that have an episode, by its name; None if unreadable."""
 
@@ -206,7 +207,7 @@ class Episodes:
             self._container.prepare(paths, sorted(needed), [pattern.text for pattern in layout.omit])
 
     def _contents(self, found: _Found, number: int) -> EpisodeContents:
-        return EpisodeContents(found.layout, found.episode(number), self._lists, self._allowance.part())
+        return EpisodeContents(found.layout, found.episode(number), self._shared, self._allowance.part())
 
     def _lists(self, pattern: str, name: bytes) -> list[str] | None:
         if pattern not in self._known_lists:

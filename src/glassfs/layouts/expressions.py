@@ -34,8 +34,8 @@ _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
 class Scope(Protocol):
     """The episode in which an expression is evaluated. What does not exist, or cannot be read, is None."""
 
-    def attribute(self, level: int, name: str) -> Any:
-        """Return an attribute of the group at a level, a JSON value."""
+    def attribute(self, level: int, name: str, keys: tuple[str, ...]) -> Any:
+        """Return what keys lead to in an attribute of the group at a level, a JSON value (``within``)."""
 
     def content(self, level: int, path: str) -> NDArray[Any] | str | list[Any] | None:
         """Return the items of an array, or the text or texts of a content."""
@@ -136,7 +136,7 @@ def _single(word: str, text: str) -> Expression:
     if name:
         found = tuple(keys.split(".")) if keys else ()
         own = "" if level else name
-        return Expression(REFERENCE, lambda scope: _within(scope.attribute(level, name), found), own)
+        return Expression(REFERENCE, lambda scope: scope.attribute(level, name, found), own)
     if path.startswith("@") or not all(part not in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"{text!r}: {word!r} is neither a path nor an attribute")
     return Expression(REFERENCE, lambda scope: scope.content(level, path))
@@ -154,7 +154,7 @@ def _called(function: str, argument: Any) -> Any:
     return found.tolist() if isinstance(found, (np.ndarray, np.generic)) else found
 
 
-def _within(value: Any, keys: tuple[str, ...]) -> Any:
+def within(value: Any, keys: tuple[str, ...]) -> Any:
     """Return what keys lead to in JSON text, or in a value that is none any more."""
     import json
 

@@ -10,12 +10,12 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video, dtypes
-from glassfs.content.allowance import OBJECT, Allowance
+from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
 from glassfs.content.features import signal_of, states_of
 from glassfs.content.model import Content, Name
 from glassfs.errors import LASTING, Damaged
-from glassfs.layouts.expressions import ROOT
+from glassfs.layouts.expressions import ROOT, within
 from glassfs.layouts.form import Choice, Layout, Pattern
 from glassfs.names import text
 from glassfs.once import once
@@ -47,14 +47,22 @@ class EpisodePlace(NamedTuple):
         return self.groups[-1]
 
 
+class Shared:
+    """What the episodes of a container share. ``lists`` returns the names of lists, by their pattern, that have one."""
+
+    def __init__(self, lists: Lists) -> None:
+        self.lists = lists
+        self.around: dict[tuple[int, str, tuple[str, ...]], Any] = {}
+        """Short values in attributes of the groups around the episodes, as references of the layout name them."""
+        self.roles: tuple[list[str], dict[str, str]] = [], {}
+        """The signals of the last episode, and their roles: most episodes have equal ones."""
+
+
 class EpisodeContents:
-    """An episode and a layout. ``lists`` returns the names of lists, by their pattern, that have the episode.
+    """An episode and a layout. Its contents take from the allowance. A value that cannot be read is unknown."""
 
-    Its contents take from the allowance. A value that cannot be read is unknown.
-    """
-
-    def __init__(self, layout: Layout, episode: EpisodePlace, lists: Lists, allowance: Allowance) -> None:
-        self._layout, self._episode, self._lists = layout, episode, lists
+    def __init__(self, layout: Layout, episode: EpisodePlace, shared: Shared, allowance: Allowance) -> None:
+        self._layout, self._episode, self._shared = layout, episode, shared
         self._items: dict[str, Any] = {}
         """The items of arrays that were read, by path."""
         self.is_whole = True
@@ -113,9 +121,11 @@ class EpisodeContents:
         if count is not None:
             content = rows_of(content, 0, count)
         shape, is_image = content.known_shape, is_camera and self._layout.cameras is not None
-        return replace(
-            content, axis=TIME if shape and shape[0] == self.steps else "", role=self._roles.get(path, ""),
-            modality="rgb" if is_image else content.modality, fps=self._rate, title=title,
+        return Array(  # replace() takes ten times as long
+            content.key, content.data, content.dtype, content.shape, content.type_name,
+            "rgb" if is_image else content.modality, content.label, self._rate,
+            TIME if shape and shape[0] == self.steps else "", content.as_stored, content.file,
+            self._roles.get(path, ""), title, in_file=content.in_file, facts=content.facts,
         )
 
     @once
@@ -141,6 +151,9 @@ class EpisodeContents:
         """The roles of arrays by their paths."""
         found: dict[str, str] = {}
         signals = sorted(path for path, one in self._arrays.items() if steps_of(one) is not None)
+        known, roles = self._shared.roles
+        if signals == known:
+            return roles
         for role, alternatives in self._layout.roles.items():
             # Arrays of an alternative are joined in the order of its patterns, and then by name.
             matches = (
@@ -149,6 +162,7 @@ class EpisodeContents:
             )
             for path in next(filter(None, matches), ()):
                 found.setdefault(path, role)
+        self._shared.roles = signals, found
         return found
 
     def row(self, position: int | None) -> dict[str, Any]:
@@ -229,9 +243,14 @@ class EpisodeContents:
             self.is_whole = False
             return None
 
-    def attribute(self, level: int, name: str) -> Any:
-        group = self._group(level)
-        return None if group is None else self._known(lambda: group.facts((name,)).get(name))
+    def attribute(self, level: int, name: str, keys: tuple[str, ...]) -> Any:
+        known, group = self._shared.around, self._group(level)
+        if group is None or (level, name, keys) in known:
+            return known.get((level, name, keys))
+        found = self._known(lambda: within(group.facts((name,)).get(name), keys))
+        if level and self.is_whole and held(found) <= OBJECT:
+            known[level, name, keys] = found
+        return found
 
     def content(self, level: int, path: str) -> Any:
         def read() -> Any:
@@ -245,7 +264,7 @@ class EpisodeContents:
         return self._items[path]
 
     def lists(self, pattern: str) -> list[str] | None:
-        return self._lists(pattern, self._episode.group.key)
+        return self._shared.lists(pattern, self._episode.group.key)
 
 
 def flattened(group: Group, above: Name = (), omit: Sequence[Pattern] = ()) -> Iterator[Member]:

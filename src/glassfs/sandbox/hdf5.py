@@ -26,8 +26,17 @@ from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
 from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
-from glassfs.sandbox.hdf5_references import MOST_LINKS, Referred, described_matlab, mappings, named_files
-from glassfs.sandbox.hdf5_types import described_type, member_type, memory_type
+from glassfs.sandbox.hdf5_plain import PlainDatasets
+from glassfs.sandbox.hdf5_references import (
+    MOST_LINKS,
+    Link,
+    Referred,
+    described_matlab,
+    links_of,
+    mappings,
+    named_files,
+)
+from glassfs.sandbox.hdf5_types import member_type, memory_type
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 from glassfs.sizes import PIECE
@@ -59,14 +68,22 @@ def open_container(file: RemoteFile) -> Handler:
 
 
 class _Page:
-    """The descriptions of objects in one answer may take ``left`` more bytes."""
+    """The descriptions of objects in one answer may take ``left`` more bytes; ``types`` are those of the datasets."""
 
     def __init__(self) -> None:
         self.left = PIECE  # as objects of Python they take many times as much
+        self.types: list[dict[str, Any]] = []
 
     def added(self, entry: dict[str, Any]) -> dict[str, Any]:
-        """Count a description, and return it."""
-        self.left -= len(json.dumps(entry))
+        """Count a description, and return it, with the number of its type among those of the answer."""
+        kind = entry.get("type")
+        if kind is not None:
+            number = next((number for number, one in enumerate(self.types) if one is kind), len(self.types))
+            if number == len(self.types):
+                self.types.append(kind)
+                self.left -= len(repr(kind))
+            entry["type"] = number
+        self.left -= len(repr(entry))  # about as long as JSON, and made faster
         return entry
 
 
@@ -76,24 +93,25 @@ class _Container:
         config = self._file.id.get_mdc_config()
         config.max_size = 4 * PIECE
         self._file.id.set_mdc_config(config)
-        self._listed: tuple[list[str], list[bytes]] | None = None
-        """The path of the group that was listed last, and the names in it."""
-        self._opened: tuple[list[str], Any] = ([], self._file.id)
+        self._listed: tuple[list[str], list[Link]] | None = None
+        """The path of the group that was listed last, and the links in it."""
+        self._opened: list[tuple[str, Any]] = [("", h5o.open(self._file.id, b"/"))]
+        """The object that was used last, behind the groups on its path."""
+        self._plain = PlainDatasets(self._file.userblock_size)
         self._referred = Referred(self._file.id)
         self._large: tuple[list[str], Any] = ([], None)
         """The dataset whose elements were read last, if it has a cache for a large chunk."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
-        with _demanding_filters(lambda: self._opened[1]):
+        with _demanding_filters(lambda: self._opened[-1][1]):
             answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
         return answer
 
     def _open(self) -> Answer:
-        root = h5o.open(self._file.id, b"/")
-        return {**_described_object(root), "files": named_files(self._file.id, FEW_OBJECTS)}, ()
+        return {**self._described(self._found([])), "files": named_files(self._file.id, FEW_OBJECTS)}, ()
 
     def _describe(self, path: list[str]) -> Answer:
-        return _described_object(self._found(path)), ()
+        return self._described(self._found(path)), ()
 
     def _mappings(self, path: list[str]) -> Answer:
         return mappings(self._found(path)), ()
@@ -102,7 +120,7 @@ class _Container:
         """Describe what references of a dataset lead to as soft links, in C order, from number ``first`` on."""
         dataset = self._found(path)
         targets = hdf5_values.values(dataset, dataset.get_type(), first, count, self._referred.texts)
-        root, page = h5o.open(self._file.id, b"/"), _Page()
+        page = _Page()
         found: list[dict[str, Any]] = []
         for target in targets:
             if found and page.left < 0:
@@ -111,24 +129,46 @@ class _Container:
             kind = "null" if target is None else "damaged"
             link: dict[str, Any] = {"kind": kind, "reason": "refers to no object that is found"}
             if raw.startswith(b"/"):
-                link = {"kind": "soft", "target": raw.decode("latin-1"), "final": _final(root, raw)}
+                link = {"kind": "soft", "target": raw.decode("latin-1"), "final": self._final(self._opened[0][1], raw)}
             found.append(page.added(link))
         return found, ()
 
-    def _list(
-        self, path: list[str], first: int, count: int, skipped: Sequence[str] = (), sizes: bool = False,
-    ) -> Answer:
+    def _list(self, path: list[str], first: int, count: int, sizes: bool = False) -> Answer:
         """Describe ``count`` objects in a group, in the order of their names, from number ``first`` on; of many bytes
-        only the first ones.
+        only the first ones. An answer with all objects of a group also describes what is in groups below.
 
-        An answer with all objects of a group also describes what is in groups below, while that are few objects:
-        ``inner`` has the path and the objects of each. Groups called like one of ``skipped`` are left out. With
-        ``sizes`` all datasets have their stored sizes, also those for which an index of chunks is read.
+        With ``sizes`` all datasets have their stored sizes, also those for which an index of chunks is read.
         """
-        self._has_sizes = sizes
         page = _Page()
-        total, entries = self._entries(path, first, count, page)
-        left = FEW_OBJECTS - total if len(entries) == total else 0
+        total, entries = self._entries(path, first, count, page, sizes)
+        inner = self._below(path, entries, page, sizes=sizes) if len(entries) == total else []
+        return {"count": total, "entries": entries, "inner": inner, "types": page.types}, ()
+
+    def _prepare(self, paths: list[list[str]], names: list[str], skipped: list[str]) -> Answer:
+        """Describe what is in groups and in groups below, and return those attributes of each that have some names.
+
+        Groups of many objects are left out, those that cannot be listed, and below groups called like one of
+        ``skipped``.
+        """
+        page, found, attributes = _Page(), list[Any](), list[Any]()
+        for path in paths:
+            with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
+                total, entries = self._entries(path, 0, FEW_OBJECTS, page)
+                facts, _ = self._attributes(path, names)
+                page.left -= len(repr(facts))
+                attributes.append([path, facts])
+                if len(entries) == total:
+                    found += [(path, entries), *self._below(path, entries, page, skipped)]
+            if page.left < 0:
+                break
+        return {"inner": found, "attributes": attributes, "types": page.types}, ()
+
+    def _below(
+        self, path: list[str], entries: list[dict[str, Any]], page: _Page, skipped: Sequence[str] = (),
+        sizes: bool = False,
+    ) -> list[tuple[list[str], list[dict[str, Any]]]]:
+        """Return the paths and the objects of groups below one with these objects, while that are few."""
+        left = FEW_OBJECTS - len(entries)
         # Breadth first, as callers list the groups of a level one after another. Groups with several names are left
         # out, as they might contain themselves.
         known = [(path, entries)]
@@ -139,27 +179,29 @@ class _Container:
                     left -= 1 + entry["links"]
                     below = [*parent, entry["name"]]
                     with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
-                        links, objects = self._entries(below, 0, FEW_OBJECTS, page)
+                        links, objects = self._entries(below, 0, FEW_OBJECTS, page, sizes)
                         if len(objects) == links:
                             known.append((below, objects))
-        return {"count": total, "entries": entries, "inner": known[1:]}, ()
+        return known[1:]
 
-    def _entries(self, path: list[str], first: int, count: int, page: _Page) -> tuple[int, list[dict[str, Any]]]:
+    def _entries(
+        self, path: list[str], first: int, count: int, page: _Page, sizes: bool = False,
+    ) -> tuple[int, list[dict[str, Any]]]:
         """Return the number of links in a group, and descriptions of some: at least one, unless there is none."""
         group = self._found(path)
         if self._listed is None or self._listed[0] != path:
-            links = group.get_num_objs()
-            if links > MOST_LINKS:
-                raise ValueError(f"has {links} links, of which at most {MOST_LINKS} can be listed")
-            self._listed = path, list(group)
-        names = self._listed[1]
+            links = links_of(group, MOST_LINKS)
+            if len(links) > MOST_LINKS:
+                raise ValueError(f"has {group.get_num_objs()} links, of which at most {MOST_LINKS} can be listed")
+            self._listed = path, links
+        links = self._listed[1]
         found: list[dict[str, Any]] = []
         # An answer has at least one object, whatever it takes, or listing would never end.
-        for name in names[first : first + count]:
+        for link in links[first : first + count]:
             if found and page.left < 0:
                 break
-            found.append(page.added(self._described_link(group, name)))
-        return len(names), found
+            found.append(page.added(self._described_link(group, *link, sizes)))
+        return len(links), found
 
     def _chunks(self, path: list[str], most: int) -> Answer:
         return None, [stored_chunks(self._found(path), most)]
@@ -227,15 +269,16 @@ class _Container:
                 found[name] = {"unreadable": _reason(error)}
         return found, ()
 
-    def _described_link(self, group: Any, name: bytes) -> dict[str, Any]:
+    def _described_link(self, group: Any, name: bytes, kind: int, address: int, sizes: bool) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
         try:
-            kind = group.links.get_info(name).type
             if kind == h5l.TYPE_HARD:
-                return found | _described_object(h5o.open(group, name), self._has_sizes)
+                plain = self._plain.described(group.id, address)
+                return found | (plain or self._described(h5o.open(group, name), sizes))
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
-                return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": _final(group, target)}
+                final = self._final(group, target)
+                return {**found, "kind": "soft", "target": target.decode("latin-1"), "final": final}
             if kind == h5l.TYPE_EXTERNAL:
                 file, target = (part.decode("latin-1") for part in group.links.get_val(name))
                 return {**found, "kind": "external", "file": file, "target": target}
@@ -243,8 +286,62 @@ class _Container:
         except MemoryError:
             raise
         except Exception as error:  # types and options of later libraries are no damage
-            kind = "unknown" if isinstance(error, (TypeError, NotImplementedError)) else "damaged"
-            return {**found, "kind": kind, "reason": _reason(error)}
+            kind_of = "unknown" if isinstance(error, (TypeError, NotImplementedError)) else "damaged"
+            return {**found, "kind": kind_of, "reason": _reason(error)}
+
+    def _final(self, group: Any, target: bytes) -> dict[str, Any] | None:
+        """Describe the object to which a soft link in a group leads, through others if need be; None if there is none.
+
+        A worker can open no files, so that a link to another file leads nowhere.
+        """
+        try:
+            return self._described(h5o.open(group, target, _IN_THIS_FILE))
+        except MemoryError:
+            raise
+        except Exception:
+            return None
+
+    def _described(self, found: Any, has_sizes: bool = False) -> dict[str, Any]:
+        facts = h5o.get_info(found)
+        known = {"address": facts.addr, "names": facts.rc, "attributes": facts.num_attrs}
+        if isinstance(found, h5g.GroupID):
+            meaning = _marked(found, _MEANINGS) if facts.num_attrs else ""
+            return {"kind": "group", "links": found.get_num_objs(), "meaning": meaning, **known}
+        if isinstance(found, h5d.DatasetID):
+            return {"kind": "dataset", **known, **self._described_dataset(found, facts.num_attrs, has_sizes)}
+        return {"kind": "type", **known}
+
+    def _described_dataset(self, dataset: Any, attributes: int, has_sizes: bool) -> dict[str, Any]:
+        properties = dataset.get_create_plist()
+        kind = dataset.get_type()
+        layout = _LAYOUTS.get(properties.get_layout(), "unknown")
+        if layout == "contiguous" and properties.get_external_count():
+            layout = "external"
+        marked = _marked(dataset, (b"CLASS",)) if attributes else ""
+        bits = "b" if marked in _PYTABLES else "u"  # as PyTables stores booleans
+        found: dict[str, Any] = {
+            "layout": layout, "type": self._plain.type_of(kind, bits), "size": kind.get_size(), "stored": 0,
+            "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
+        }
+        found["shape"] = [] if found["null"] else list(dataset.shape)
+        if layout in ("external", "unknown"):
+            return found
+        if attributes and h5a.exists(dataset, b"MATLAB_class"):
+            found |= described_matlab(dataset, found)
+        if layout == "contiguous" or has_sizes:  # the library reads all of an index of chunks for their size
+            found["stored"] = dataset.get_storage_size()
+        if layout == "contiguous":
+            # Behind a user block data that are not allocated have an offset as well.
+            is_allocated = dataset.get_space_status() != h5d.SPACE_STATUS_NOT_ALLOCATED
+            found["offset"] = dataset.get_offset() if is_allocated else None
+        elif layout == "chunked":
+            found["chunks"] = list(properties.get_chunk())
+            found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
+        if found["type"]["class"] in ("number", "compound", "bytes"):
+            found["fill"] = hdf5_values.fill_value(properties, kind)
+        if marked == "IMAGE":
+            found["image"] = True
+        return found
 
     def _with_cache(self, path: list[str], size: int) -> Any:
         """Return the dataset at a path, with a cache for a chunk of ``size`` bytes while only its elements are read."""
@@ -252,7 +349,7 @@ class _Container:
             return self._large[1]
         access = h5p.create(h5p.DATASET_ACCESS)
         access.set_chunk_cache(17, size, 1.0)  # slots, a prime number
-        self._opened = [], self._file.id
+        del self._opened[1:]
         self._large = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
         return self._large[1]
 
@@ -260,16 +357,16 @@ class _Container:
         """Return the object at a path of hard links."""
         if self._large[0] != path:
             self._large = [], None  # its cache takes most of the memory that a worker may have
-        if self._opened[0] == path and path:
-            return self._opened[1]
-        found: Any = h5o.open(self._file.id, b"/")
-        for part in path:
-            name = part.encode("latin-1")
+        known = 0
+        while known < min(len(path), len(self._opened) - 1) and self._opened[known + 1][0] == path[known]:
+            known += 1
+        del self._opened[known + 1 :]
+        for part in path[known:]:
+            found, name = self._opened[-1][1], part.encode("latin-1")
             if found.links.get_info(name).type != h5l.TYPE_HARD:
                 raise ValueError(f"has no object /{'/'.join(path)}: a link of that name leads out of its group")
-            found = h5o.open(found, name)
-        self._opened = path, found
-        return found
+            self._opened.append((part, h5o.open(found, name)))
+        return self._opened[-1][1]
 
 
 def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
@@ -296,65 +393,8 @@ def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tup
         yield from _divided(inside, [*shape[:axis], some, *shape[axis + 1 :]], most)
 
 
-def _final(group: Any, target: bytes) -> dict[str, Any] | None:
-    """Describe the object to which a soft link in a group leads, through others if need be; None if there is none.
-
-    A worker can open no files, so that a link to another file leads nowhere.
-    """
-    try:
-        return _described_object(h5o.open(group, target, _IN_THIS_FILE))
-    except MemoryError:
-        raise
-    except Exception:
-        return None
-
-
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
-
-
-def _described_object(found: Any, has_sizes: bool = False) -> dict[str, Any]:
-    facts = h5o.get_info(found)
-    known = {"address": facts.addr, "names": facts.rc, "attributes": h5a.get_num_attrs(found)}
-    if isinstance(found, h5g.GroupID):
-        meaning = _marked(found, _MEANINGS) if known["attributes"] else ""
-        return {"kind": "group", "links": found.get_num_objs(), "meaning": meaning, **known}
-    if isinstance(found, h5d.DatasetID):
-        return {"kind": "dataset", **known, **_described_dataset(found, known["attributes"], has_sizes)}
-    return {"kind": "type", **known}
-
-
-def _described_dataset(dataset: Any, attributes: int, has_sizes: bool) -> dict[str, Any]:
-    properties = dataset.get_create_plist()
-    kind = dataset.get_type()
-    layout = _LAYOUTS.get(properties.get_layout(), "unknown")
-    if layout == "contiguous" and properties.get_external_count():
-        layout = "external"
-    marked = _marked(dataset, (b"CLASS",)) if attributes else ""
-    bits = "b" if marked in _PYTABLES else "u"  # as PyTables stores booleans; what it calls times have values
-    found: dict[str, Any] = {
-        "layout": layout, "type": described_type(kind, 0, bits), "size": kind.get_size(), "stored": 0,
-        "null": dataset.get_space().get_simple_extent_type() == h5s.NULL,
-    }
-    found["shape"] = [] if found["null"] else list(dataset.shape)
-    if layout in ("external", "unknown"):
-        return found
-    if attributes and h5a.exists(dataset, b"MATLAB_class"):
-        found |= described_matlab(dataset, found)
-    if layout == "contiguous" or has_sizes:  # the library reads all of an index of chunks for their size
-        found["stored"] = dataset.get_storage_size()
-    if layout == "contiguous":
-        # Behind a user block data that are not allocated have an offset as well.
-        is_allocated = dataset.get_space_status() != h5d.SPACE_STATUS_NOT_ALLOCATED
-        found["offset"] = dataset.get_offset() if is_allocated else None
-    elif layout == "chunked":
-        found["chunks"] = list(properties.get_chunk())
-        found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
-    if found["type"]["class"] in ("number", "compound", "bytes"):
-        found["fill"] = hdf5_values.fill_value(properties, kind)
-    if marked == "IMAGE":
-        found["image"] = True
-    return found
 
 
 def _marked(holder: Any, names: Sequence[bytes]) -> str:
@@ -429,6 +469,7 @@ def _warm_up() -> None:
     for request in (
         {"do": "open"}, {"do": "describe", "path": ["chunks"]},
         {"do": "list", "path": [], "first": 0, "count": 9},
+        {"do": "prepare", "paths": [[]], "names": ["text"], "skipped": []},
         {"do": "attributes", "path": []},
         {"do": "chunks", "path": ["chunks"], "most": 9},
         {"do": "texts", "path": ["texts"], "first": 0, "count": 1, "longest": 9},

@@ -19,6 +19,8 @@ from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value
 
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing. Objects of a container whose paths are found for references."""
+Link = tuple[bytes, int, int]
+"""The name of a link, its kind, and for a hard one the address of its object."""
 MOST_NAMED = 1_000
 """Links near the root that are looked through, other files that these name, and parts of a virtual dataset."""
 
@@ -99,6 +101,18 @@ def selection_text(space: Any) -> str:
     return f"[{', '.join(parts)}]{rest}"
 
 
+def links_of(group: Any, most: int) -> list[Link]:
+    """Return the links in a group in the order of their names; of more than ``most`` only one more than that."""
+    found: list[Link] = []
+
+    def add(name: bytes, link: Any) -> bool | None:
+        found.append((name, link.type, link.u))
+        return len(found) > most or None
+
+    group.links.iterate(add, info=True)
+    return found
+
+
 def named_files(file: Any, few: int) -> list[str]:
     """Return the names of other files in links and datasets near the root, as text in Latin-1.
 
@@ -108,13 +122,13 @@ def named_files(file: Any, few: int) -> list[str]:
     groups, left = [h5o.open(file, b"/")], MOST_NAMED
     for group in groups:
         with suppress(Exception):  # as listing the group will show
-            count = group.get_num_objs()
+            links = links_of(group, left)
+            count = len(links)
             left -= count
-            for name in group if left >= 0 else ():
-                link = group.links.get_info(name)
-                if link.type == h5l.TYPE_EXTERNAL:
+            for name, kind, _ in links if left >= 0 else ():
+                if kind == h5l.TYPE_EXTERNAL:
                     found.append(_text_of(group.links.get_val(name)[0]))
-                elif link.type == h5l.TYPE_HARD and count <= few:
+                elif kind == h5l.TYPE_HARD and count <= few:
                     few -= 1
                     one = h5o.open(group, name)
                     if isinstance(one, h5g.GroupID):

@@ -32,15 +32,12 @@ class WorkerAnswers:
     def __init__(self, opening: Opening, sandbox: Sandbox) -> None:
         self._opening, self.ask = opening, sandbox.ask
 
-    def described(self, request: dict[str, Any], **hints: Any) -> Any:
-        """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well.
-
-        ``hints`` are further arguments for the worker, on which the answer to the request proper does not depend.
-        """
+    def described(self, request: dict[str, Any]) -> Any:
+        """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well."""
         name = json.dumps(request).encode()
         with suppress(ValueError):
             return json.loads(self._find(name))
-        answer, _ = self.ask(request | hints)
+        answer, _ = self.ask(request)
         text = json.dumps(answer)
         # A description says which filters the library lacks, of which a plug-in may be installed later.
         if '"available": false' not in text:

@@ -22,9 +22,9 @@ class ArrayListing(GroupListing):
         """The addresses of objects with several names that were listed."""
         self._allowance = self._opening.allowance.part()
 
-    def _described(self, request: dict[str, Any], **hints: Any) -> Any:
+    def _described(self, request: dict[str, Any]) -> Any:
         # The catalogue keeps the rows, and has no space for the answers from which they are made.
-        return self._answers.ask(request | hints | ({"sizes": True} if request["do"] == "list" else {}))[0]
+        return self._answers.ask(request | ({"sizes": True} if request["do"] == "list" else {}))[0]
 
     def _object(self, described: Object, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
         name, found = path[-1], described.dataset

@@ -227,8 +227,10 @@ def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset
 
 def _is_decoded_here(asked: DatasetRequests, dataset: Dataset) -> bool:
     """Return whether chunks are decoded here: their filters are known, and the cache has room for several of them."""
+    if not dataset.filters:
+        return True
     size = prod(dataset.chunks) * dataset.size
-    return not dataset.filters or (filters.are_known(dataset.filters) and size <= asked.cache.budget // 8)
+    return filters.are_known(dataset.filters) and size <= asked.cache.budget // 8
 
 
 def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
+from glassfs.content.allowance import OBJECT, held
 from glassfs.errors import Damaged
 
 _DESCR = re.compile(r"\|[iub]1|[<>](?:[iu][248]|f[248]|c(?:8|16))|\|[SV][0-9]{1,10}")
+_LAYOUTS = ("contiguous", "chunked", "compact", "virtual", "external", "unknown")
 _CLASSES = ("number", "text", "ragged", "bytes", "compound", "json", "unknown")
 
 Value = TypeVar("Value")
@@ -88,15 +90,15 @@ class Dataset(NamedTuple):
 
     kind: ValueType
     shape: tuple[int, ...]
-    is_null: bool
-    layout: str
     size: int
     stored: int
     offset: int | None
-    chunks: tuple[int, ...]
-    filters: tuple[Filter, ...]
-    fill: bytes
-    is_image: bool
+    layout: str = "contiguous"
+    is_null: bool = False
+    chunks: tuple[int, ...] = ()
+    filters: tuple[Filter, ...] = ()
+    fill: bytes = b""
+    is_image: bool = False
     matlab: str = ""
     empty: tuple[int, ...] = ()
 
@@ -154,14 +156,30 @@ def _checking(make: Callable[[Any], Value]) -> Callable[[Any], Value]:
 @_checking
 def listed(answer: Any) -> tuple[int, list[Object], list[Inner]]:
     """Return the number of links of a group, some of them, and all those of some groups below."""
-    inner = [(tuple(map(_bytes, path)), list(map(described, entries))) for path, entries in answer["inner"]]
-    return _integer(answer["count"], 1 << 32), list(map(described, answer["entries"])), inner
+    types = list(map(_kind, answer["types"]))
+    entries = [_object(entry, types) for entry in answer["entries"]]
+    return _integer(answer["count"], 1 << 32), entries, _inner(answer, types)
+
+
+@_checking
+def prepared(answer: Any) -> tuple[list[Inner], list[tuple[tuple[bytes, ...], dict[str, Any]]]]:
+    """Return what is in some groups, and attributes of some."""
+    attributes = [(_path(path), dict(facts)) for path, facts in answer["attributes"]]
+    return _inner(answer, list(map(_kind, answer["types"]))), attributes
+
+
+def _inner(answer: Any, types: list[ValueType]) -> list[Inner]:
+    return [(_path(path), [_object(entry, types) for entry in entries]) for path, entries in answer["inner"]]
+
+
+def _path(names: Any) -> tuple[bytes, ...]:
+    return tuple(map(_bytes, names))
 
 
 @_checking
 def cells(answer: Any) -> list[Object]:
     """Return the objects to which references lead."""
-    return list(map(described, answer))
+    return [_object(entry) for entry in answer]
 
 
 @_checking
@@ -176,6 +194,15 @@ def virtual_parts(answer: Any) -> list[VirtualPart]:
 def files(answer: Any) -> list[bytes]:
     """Return the names of other files that a container names."""
     return list(map(_bytes, answer["files"]))
+
+
+def weight(objects: Sequence[Object]) -> int:
+    """Return about how many bytes objects hold, with each of the types that they share once."""
+    datasets = [found for one in objects for found in (one.dataset, one.final) if found is not None]
+    types = {id(one.kind): one.kind for one in datasets}
+    texts = [one for one in objects if one.dataset is None]
+    more = [one[6:] for one in datasets if any(one[6:])]
+    return sum(6 * OBJECT + len(one.name) for one in objects) + held([*types.values(), *more, *texts])
 
 
 def _axes(entry: Any) -> tuple[range, ...] | None:
@@ -194,32 +221,43 @@ def _bytes(value: Any) -> bytes:
 @_checking
 def described(entry: Any) -> Object:
     """Return an object as the worker described it."""
-    kind = str(entry["kind"])
-    final = entry.get("final")
+    return _object(entry)
+
+
+def _object(entry: Any, types: Sequence[ValueType] = ()) -> Object:
+    """Return an object. The types of datasets may be numbers of these."""
+    kind, name = str(entry["kind"]), _bytes(entry.get("name", ""))
+    dataset, final = _dataset(entry, types) if kind == "dataset" else None, entry.get("final")
+    if dataset is not None and "names" not in entry:  # as of most
+        return Object(name, kind, dataset=dataset)
     return Object(
-        _bytes(entry.get("name", "")), kind, _integer(entry.get("address", 0)),
-        _integer(entry.get("names", 1)), _integer(entry.get("attributes", 0)),
-        _dataset(entry) if kind == "dataset" else None, _bytes(entry.get("target", "")),
-        str(entry.get("reason", "")), _dataset(final) if final and final["kind"] == "dataset" else None,
-        str(entry.get("meaning", "")), _bytes(entry.get("file", "")),
+        name, kind, _integer(entry.get("address", 0)), _integer(entry.get("names", 1)),
+        _integer(entry.get("attributes", 0)), dataset, _bytes(entry.get("target", "")), str(entry.get("reason", "")),
+        _dataset(final) if final and final["kind"] == "dataset" else None, str(entry.get("meaning", "")),
+        _bytes(entry.get("file", "")),
     )
 
 
-def _dataset(entry: Any) -> Dataset:
-    kind, matlab = _kind(entry["type"]), str(entry.get("matlab", ""))
+def _dataset(entry: Any, types: Sequence[ValueType] = ()) -> Dataset:
+    kind, offset = entry["type"], entry.get("offset")
+    dataset = Dataset(
+        types[kind] if isinstance(kind, int) else _kind(kind), _integers(entry["shape"]),
+        _integer(entry["size"], 1 << 32), _integer(entry["stored"]), None if offset is None else _integer(offset),
+    )
+    return _unusual(entry, dataset) if "layout" in entry else dataset
+
+
+def _unusual(entry: Any, dataset: Dataset) -> Dataset:
+    kind, matlab, chunks = dataset.kind, str(entry.get("matlab", "")), _integers(entry.get("chunks", []))
     if matlab == "logical" and kind.shown == "|u1":
         kind = kind._replace(shown="|b1", text="|b1")
-    offset = entry.get("offset")
-    chunks = _integers(entry.get("chunks", []))
     dataset = Dataset(
-        kind, _integers(entry["shape"]), bool(entry["null"]), str(entry["layout"]), _integer(entry["size"], 1 << 32),
-        _integer(entry["stored"]), None if offset is None else _integer(offset), chunks,
+        kind, *dataset[1:5], str(entry["layout"]), bool(entry["null"]), chunks,
         tuple(map(_filter, entry.get("filters", []))), b64decode(entry.get("fill", ""), validate=True),
-        bool(entry.get("image")),
-        matlab, _integers(entry.get("empty", [])),
+        bool(entry.get("image")), matlab, _integers(entry.get("empty", [])),
     )
     is_wrong = dataset.layout == "chunked" and (len(chunks) != len(dataset.shape) or 0 in chunks or not chunks)
-    if is_wrong or (dataset.fill and len(dataset.fill) != dataset.size):
+    if is_wrong or dataset.layout not in _LAYOUTS or (dataset.fill and len(dataset.fill) != dataset.size):
         raise ValueError
     return dataset
 

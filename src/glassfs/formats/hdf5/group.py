@@ -33,7 +33,7 @@ from glassfs.errors import Damaged, GlassfsError, Passing, Refused
 from glassfs.formats.hdf5 import compounds, dataset, description, frames, matlab
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.chunks import Shape
-from glassfs.formats.hdf5.description import Dataset, Object, ValueType
+from glassfs.formats.hdf5.description import Dataset, Inner, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
 from glassfs.formats.hdf5.frames import FrameGroup
 from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, source_part
@@ -78,9 +78,9 @@ class GroupListing:
         self._attributes: LRU[Path, tuple[frozenset[str] | None, dict[str, Any]]] = LRU(PIECE)
         """Attributes of groups: the names that were asked for, None for all, and what was found."""
 
-    def _described(self, request: dict[str, Any], **hints: Any) -> Any:
+    def _described(self, request: dict[str, Any]) -> Any:
         """Return the answer to a request that describes objects."""
-        return self._answers.described(request, **hints)
+        return self._answers.described(request)
 
     def root(self, described: Object) -> Group:
         """Return the root group."""
@@ -147,27 +147,31 @@ class GroupListing:
             first += len(objects)
 
     def prepare(self, paths: Sequence[Path], names: Sequence[str], skipped: Sequence[str]) -> None:
-        """List several groups, and ask for those of their attributes that have these names.
-
-        What is in groups in them is listed along, unless they are called like one of ``skipped``.
+        """List several groups and groups in them, unless these are called like one of ``skipped``, and ask for those of
+        their attributes that have these names.
         """
+        wanted = [as_text(path) for path in paths if None in (self._recent.peek(path), self._attributes.peek(path))]
+        if not wanted:
+            return
+        request = {"do": "prepare", "paths": wanted, "names": list(names), "skipped": list(skipped)}
         with suppress(Damaged):  # as asking for one of them will show
-            for path in paths:
-                if self._recent.peek(path) is None:
-                    self._some_objects(path, 0, skipped)
-                facts = self.attributes(path, list(names)) if names else None
-                if isinstance(facts, dict):
-                    self._attributes.put(path, (frozenset(names), facts), held(list(facts.items())))
+            inner, attributes = description.prepared(self._answers.ask(request)[0])  # rows are kept, and not these
+            self._remember(inner)
+            for path, facts in attributes:
+                self._attributes.put(path, (frozenset(names), facts), held(list(facts.items())))
 
-    def _some_objects(self, path: Path, first: int, skipped: Sequence[str] = ()) -> tuple[int, list[Object]]:
+    def _remember(self, groups: Iterable[Inner]) -> None:
+        """Keep what is in groups, if these are small."""
+        for path, objects in groups:
+            weight = description.weight(objects)
+            if weight <= PIECE // 2:
+                self._recent.put(path, objects, weight)
+
+    def _some_objects(self, path: Path, first: int) -> tuple[int, list[Object]]:
         """Return the number of objects in a group and some of them, and remember those of small groups."""
         request = {"do": "list", "path": as_text(path), "first": first, "count": AT_ONCE}
-        answer = self._described(request, skipped=list(skipped))
-        count, objects, inner = description.listed(answer)
-        for group, found in [*inner, (path, objects)] if len(objects) == count else inner:
-            weight = held(found)
-            if weight <= PIECE // 2:
-                self._recent.put(group, found, weight)
+        count, objects, inner = description.listed(self._described(request))
+        self._remember([*inner, (path, objects)] if len(objects) == count else inner)
         return count, objects
 
     def attributes(self, path: Path, names: list[str] | None = None) -> Any:
