@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from glassfs import work
 from glassfs.content import Array, Group, dtypes
@@ -15,10 +15,8 @@ from glassfs.content.allowance import Allowance
 from glassfs.errors import TooLarge
 from glassfs.layouts.form import ENDS, FIRST, Layout
 from glassfs.layouts.recording import flattened, items_of, path_of
+from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE, human_size
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class KeptFacts(Protocol):
@@ -39,8 +37,6 @@ def borders_of(root: Group, layout: Layout, opened: KeptFacts) -> tuple[array[in
 
     Raises Damaged if a flag cannot be read, and TooLarge.
     """
-    import numpy as np
-
     arrays = {path_of(name): one for name, one in flattened(root) if isinstance(one, Array)}
     rows = {path: one.known_shape[0] for path, one in arrays.items() if one.known_shape}
     total = next((rows[path] for path in (*layout.count, *layout.places) if path in rows), 0)
@@ -67,8 +63,6 @@ def _are_ends(ends: NDArray[Any], total: int) -> bool:
 
 def _ends(arrays: Mapping[str, Array], layout: Layout, total: int, allowance: Allowance) -> NDArray[Any]:
     """Return the end of each episode, none if the arrays contradict each other."""
-    import numpy as np
-
     flags = [arrays[path] for path in layout.places if path in arrays]
     if layout.kind == ENDS:
         ends = items_of(flags[0]) if flags else None
@@ -85,8 +79,6 @@ def _ends(arrays: Mapping[str, Array], layout: Layout, total: int, allowance: Al
 
 def _flagged(flag: Array, total: int, allowance: Allowance) -> Iterator[NDArray[Any]]:
     """Yield the steps at which a flag is true, those of some bytes at a time. Raises TooLarge."""
-    import numpy as np
-
     dtype, shape = dtypes.parsed(flag.dtype), flag.known_shape
     if dtype.kind not in "biuf" or not shape or shape[0] != total:
         return

@@ -16,10 +16,9 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from glassfs.lazy import NDArray, np
 
 ROOT = -1
 """The level of a reference that begins at the root; others are the number of groups to go up from the episode."""
@@ -143,8 +142,6 @@ def _single(word: str, text: str) -> Expression:
 
 
 def _called(function: str, argument: Any) -> Any:
-    import numpy as np
-
     items = np.atleast_1d(np.asarray(argument))
     if items.dtype.kind not in "biuf" and function not in ("len", "first", "last"):
         return None

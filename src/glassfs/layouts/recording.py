@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from math import isfinite
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video, dtypes
 from glassfs.content.allowance import OBJECT, Allowance, held
@@ -17,12 +17,10 @@ from glassfs.content.model import Content, Name
 from glassfs.errors import LASTING, Damaged
 from glassfs.layouts.expressions import ROOT, within
 from glassfs.layouts.form import Choice, Layout, Pattern
+from glassfs.lazy import NDArray, np
 from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 DEEPEST = 8
 """Groups below an episode whose contents belong to it under longer names."""
@@ -316,8 +314,6 @@ def rows_of(found: Array, first: int, count: int) -> Array:
 
 def items_of(found: Array) -> NDArray[Any] | None:
     """Return the items of an array, None if they are too many. Raises Damaged."""
-    import numpy as np
-
     if found.data.size > 16 * PIECE or not isinstance(found.shape, tuple):
         return None
     return np.frombuffer(found.data.whole(), dtypes.parsed(found.dtype)).reshape(found.shape)

@@ -20,6 +20,7 @@ from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import elements
 from glassfs.formats.hdf5.description import Field, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.lazy import np
 
 Convert = Callable[[bytes], bytes]
 
@@ -51,8 +52,6 @@ def conversion(kind: ValueType) -> Convert | None:
     """Return what makes values as they are shown of stored ones; None if these are the same."""
     stored, shown = _stored_dtype(kind), shown_dtype(kind)
     if kind.fields:
-        import numpy as np
-
         stored, shown = np.dtype(stored), np.dtype(shown)
     return None if stored == shown else partial(converted, stored, shown)
 
@@ -71,8 +70,6 @@ def converted(stored: Any, shown: Any, raw: bytes) -> bytes:
 
     Of booleans, every byte but 0 becomes 1.
     """
-    import numpy as np
-
     return np.frombuffer(raw, np.dtype(stored)).astype(np.dtype(shown)).tobytes()
 
 
@@ -141,8 +138,6 @@ class Structures:
 
 def _transposed(data: Data, sizes: list[int], first: int, count: int) -> bytes:
     """Return some structures whose fields have these sizes, one field after another."""
-    import numpy as np
-
     stride = sum(sizes)
     raw, offsets = data.read(first * stride, count * stride), accumulate(sizes, initial=0)
     fields = zip(sizes, offsets, strict=False)
@@ -169,8 +164,6 @@ def column(key: bytes, kind: ValueType, data: Data, shape: tuple[int, ...], miss
 
 def _named(names: dict[int, str], dtype: str, raw: bytes) -> texts.TextRows:
     """Return the names of values of an enumeration; a value without a name is its digits."""
-    import numpy as np
-
     numbers, places = np.unique(np.frombuffer(raw, dtype), return_inverse=True)
     return texts.coded(places, [names.get(number, str(number)) for number in numbers.tolist()])
 

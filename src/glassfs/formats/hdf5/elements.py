@@ -18,6 +18,7 @@ from glassfs.errors import Damaged
 from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.chunks import Grid, Shape, place_of
 from glassfs.formats.hdf5.description import ValueType
+from glassfs.lazy import np
 from glassfs.sizes import PIECE
 from glassfs.source import Version
 
@@ -78,8 +79,6 @@ class LibraryGrid(Grid):
             raise Damaged("its worker process sends other elements than asked for")
         if tuple(fits) == self.steps:
             return elements
-        import numpy as np
-
         # At the edge the library has fewer elements, but all blocks have one shape: the rest of the block is never
         # read.
         whole = np.zeros((*self.steps, self.item), np.uint8)
@@ -245,8 +244,6 @@ class VariableRows:
                     yield first + number
 
     def _found_offsets(self) -> bytes:
-        import numpy as np
-
         lengths = [length for some, _ in self._answers(0, self._rows, 0, 0) for length in some]
         return np.fromiter(accumulate(lengths, initial=0), "<i8", len(lengths) + 1).tobytes()
 

@@ -8,6 +8,7 @@ from glassfs.content import Array, Content, Data, Document, Rendered, Text, Zero
 from glassfs.formats.hdf5.chunks import place_of
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests
+from glassfs.lazy import np
 from glassfs.sizes import PIECE
 
 _CHARACTERS = {"|u1": "utf-8", "<u2": "utf-16-le", "<u4": "utf-32-le"}
@@ -54,8 +55,6 @@ def _is_text(dataset: Dataset) -> bool:
 
 def _text(dataset: Dataset, data: Data) -> bytes:
     """Return the text of an array of characters: its rows, which are the columns of the array as it is stored."""
-    import numpy as np
-
     characters = np.frombuffer(data.whole(), dataset.kind.shown).reshape(dataset.shape)
     code = _CHARACTERS[dataset.kind.shown]
     lines = [row.tobytes().decode(code, "backslashreplace") for row in characters.T]

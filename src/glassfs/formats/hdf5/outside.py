@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from glassfs import names, work
 from glassfs.cache import BlockCache
@@ -20,11 +20,9 @@ from glassfs.formats.hdf5.chunks import Grid, Shape
 from glassfs.formats.hdf5.description import VirtualPart
 from glassfs.formats.hdf5.elements import together
 from glassfs.formats.registry import Opening
+from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
 from glassfs.source import Source
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class OtherFiles:
@@ -116,8 +114,6 @@ class VirtualGrid(Grid):
         self._dtype = f"u{item}" if item in (1, 2, 4, 8) else f"V{item}"
 
     def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
-        import numpy as np
-
         inside: Any = (..., *(slice(a - b, a - b + n) for a, b, n in zip(low, start, counts, strict=True)))
         target = np.frombuffer(buffer, self._dtype).reshape(shape)[inside]
         target[...] = np.frombuffer(self._fill, self._dtype)[0]
@@ -139,8 +135,6 @@ class VirtualGrid(Grid):
 
     def _gathered(self, one: SourcePart, wanted: list[range]) -> NDArray[Any]:
         """Return the elements of a source at these places of each axis."""
-        import numpy as np
-
         item, counts = self.item, tuple(map(len, wanted))
         strides = [item * prod(one.shape[axis + 1 :]) for axis in range(len(wanted))]
         # What is between the wanted elements of the last axes is read with them, if it is not much.
