@@ -71,7 +71,9 @@ def test_worker_and_server_that_are_killed_are_replaced(sandbox: Sandbox, other:
         os.kill(process, signal.SIGKILL)
         assert listed(sandbox) == 3
         assert len(workers.processes) == 2
-        server_of(workers)._process.kill()
+        server = server_of(workers)._process
+        server.kill()
+        server.wait()  # a request that reaches it while it dies is Unavailable
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
