@@ -62,10 +62,7 @@ class Pattern:
         """Return whether a path matches, or one above it does."""
         if len(path) < len(self._parts):
             return False
-        for match, part in zip(self._parts, path, strict=False):  # noqa: SIM110 - all() takes twice as long
-            if not match(part):
-                return False
-        return True
+        return all(match(part) for match, part in zip(self._parts, path, strict=False))
 
 
 @dataclass(frozen=True)

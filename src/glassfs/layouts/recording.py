@@ -52,8 +52,6 @@ class Shared:
         self.lists = lists
         self.around: dict[tuple[int, str, tuple[str, ...]], Any] = {}
         """Short values in attributes of the groups around the episodes, as references of the layout name them."""
-        self.roles: tuple[list[str], dict[str, str]] = [], {}
-        """The signals of the last episode, and their roles: most episodes have equal ones."""
 
 
 class EpisodeContents:
@@ -119,11 +117,9 @@ class EpisodeContents:
         if count is not None:
             content = rows_of(content, 0, count)
         shape, is_image = content.known_shape, is_camera and self._layout.cameras is not None
-        return Array(  # replace() takes ten times as long
-            content.key, content.data, content.dtype, content.shape, content.type_name,
-            "rgb" if is_image else content.modality, content.label, self._rate,
-            TIME if shape and shape[0] == self.steps else "", content.as_stored, content.file,
-            self._roles.get(path, ""), title, in_file=content.in_file, facts=content.facts,
+        return replace(
+            content, axis=TIME if shape and shape[0] == self.steps else "", role=self._roles.get(path, ""),
+            modality="rgb" if is_image else content.modality, fps=self._rate, title=title,
         )
 
     @once
@@ -149,9 +145,6 @@ class EpisodeContents:
         """The roles of arrays by their paths."""
         found: dict[str, str] = {}
         signals = sorted(path for path, one in self._arrays.items() if steps_of(one) is not None)
-        known, roles = self._shared.roles
-        if signals == known:
-            return roles
         for role, alternatives in self._layout.roles.items():
             # Arrays of an alternative are joined in the order of its patterns, and then by name.
             matches = (
@@ -160,7 +153,6 @@ class EpisodeContents:
             )
             for path in next(filter(None, matches), ()):
                 found.setdefault(path, role)
-        self._shared.roles = signals, found
         return found
 
     def row(self, position: int | None) -> dict[str, Any]:
