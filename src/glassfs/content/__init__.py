@@ -42,6 +42,7 @@ from glassfs.content.nested import Nested, NestedSource
 from glassfs.content.ordering import array_as_stored
 from glassfs.content.parts import (
     Blocked,
+    Chosen,
     Computed,
     Concatenated,
     Converted,
@@ -69,6 +70,7 @@ __all__ = [
     "Beside",
     "Blob",
     "Blocked",
+    "Chosen",
     "Collection",
     "Column",
     "Computed",

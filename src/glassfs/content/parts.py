@@ -20,7 +20,7 @@ from glassfs import work
 from glassfs.cache import BlockCache, Recipe
 from glassfs.content.data import Data, Location, SizedData
 from glassfs.errors import Damaged
-from glassfs.lazy import np
+from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
 
 
@@ -177,6 +177,27 @@ class Gathered(SizedData, Made):
         if count <= 256 and "numpy" not in sys.modules:
             return b"".join(_field_of(width, stride, count).unpack(records))
         return np.ndarray((count,), f"V{width}", records, strides=(stride,)).tobytes()
+
+
+class Chosen(SizedData, Made):
+    """Rows of ``unit`` bytes of other data, those with the numbers ``rows``, which do not fall."""
+
+    __slots__ = ("_data", "_rows", "unit")
+
+    unit: int
+
+    def __init__(self, data: Data, unit: int, rows: NDArray[Any]) -> None:
+        super().__init__(unit * len(rows))
+        self._data, self.unit, self._rows = data, unit, rows
+
+    def make(self, first: int, count: int) -> bytes:
+        rows = self._rows[first : first + count]
+        begin, end, unit = int(rows[0]), int(rows[-1]) + 1, self.unit
+        if end - begin > 4 * count:  # reading what is between them would take longer than many reads
+            return b"".join(self._data.read(row * unit, unit) for row in rows.tolist())
+        between = self._data.read(begin * unit, (end - begin) * unit)
+        chosen: bytes = np.frombuffer(between, f"V{unit}")[rows - begin].tobytes()
+        return chosen
 
 
 @lru_cache(16)

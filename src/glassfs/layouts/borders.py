@@ -13,8 +13,9 @@ from glassfs import work
 from glassfs.content import Array, Group, dtypes
 from glassfs.content.allowance import Allowance
 from glassfs.errors import TooLarge
+from glassfs.layouts.aligned import items_of
 from glassfs.layouts.form import ENDS, FIRST, Layout
-from glassfs.layouts.recording import flattened, items_of, path_of
+from glassfs.layouts.recording import flattened, path_of
 from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE, human_size
 

@@ -31,7 +31,7 @@ NUMBER = "{number}"
 EACH, WHOLE, ENDS, LAST, FIRST = "each", "whole", "ends", "last", "first"
 _KINDS = (EACH, WHOLE, ENDS, LAST, FIRST)
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
-    "episodes": (*_KINDS, "omit"), "steps": ("count",), "roles": ("action", "state", "reward"),
+    "episodes": (*_KINDS, "omit"), "steps": ("count", "base", "align"), "roles": ("action", "state", "reward"),
     "columns": tuple(name for name, _ in RECORD_COLUMNS), "cameras": ("images", "names"), "record": (),
 }
 """The keys of each section. That of ``record`` may be any: what is known of an episode beside its columns."""
@@ -79,7 +79,8 @@ class Layout(Lasting):
 
     That of ``each`` is the path of the groups that are episodes, with NUMBER in its last component. Roles have
     alternatives, each of which is patterns whose arrays are joined. ``cameras`` is None if everything is a camera that
-    may be a video. ``digest`` is that of the text.
+    may be a video. ``base`` is the path of the times of the steps, if arrays have times of their own: of each, the row
+    that is nearest to a step belongs to it, or the previous one. ``digest`` is that of the text.
     """
 
     name: str
@@ -94,6 +95,8 @@ class Layout(Lasting):
     record: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)
     cameras: tuple[Pattern, ...] | None = None
     names: tuple[tuple[re.Pattern[str], str], ...] = ()
+    base: str = ""
+    is_nearest: bool = False
     digest: bytes = b""
 
     def camera_name(self, path: str) -> str:
@@ -142,22 +145,26 @@ def _layout(found: Mapping[str, Any]) -> Layout:
     name = found.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise _WrongKey("", "name", "needs a name of lower-case letters, digits, '.', '_' and '-'")
-    episodes, cameras = sections["episodes"], sections["cameras"]
+    episodes, steps, cameras = sections["episodes"], sections["steps"], sections["cameras"]
     kinds = [kind for kind in _KINDS if kind in episodes]
     if len(kinds) != 1:
         raise _WrongKey("episodes", kinds[1] if kinds else "", f"[episodes] needs exactly one of {', '.join(_KINDS)}")
     match = _checked(found, "", "match", _patterns)
     if not match:
         raise _WrongKey("", "match", "needs paths to match, such as match = ['data/demo_*/actions']")
+    base = _checked(steps, "steps", "base", _literals)
+    if len(base) > 1 or (base and "count" in steps):
+        raise _WrongKey("steps", "base", "base: must be one path, without count")
     return Layout(
         name, _checked(found, "", "formats", _texts), match, kinds[0],
         _checked(episodes, "episodes", kinds[0], partial(_places, kinds[0])),
         _checked(episodes, "episodes", "omit", _patterns),
-        _checked(sections["steps"], "steps", "count", _literals),
+        _checked(steps, "steps", "count", _literals) or base,
         {role: _checked(sections["roles"], "roles", role, _alternatives) for role in sections["roles"]},
         _values(sections, "columns"), _values(sections, "record"),
         _checked(cameras, "cameras", "images", _patterns) if "images" in cameras else None,
         _checked(cameras, "cameras", "names", _renamings),
+        "".join(base), _checked(steps, "steps", "align", _alignment),
     )
 
 
@@ -203,6 +210,12 @@ def _literals(value: Any) -> tuple[str, ...]:
         if not one.is_literal:
             raise ValueError(f"{one.text!r} must be a path without wildcards")
     return _texts(value)
+
+
+def _alignment(value: Any) -> bool:
+    if value not in ([], "previous", "nearest"):
+        raise ValueError("must be 'previous' or 'nearest'")
+    return bool(value == "nearest")
 
 
 def _places(kind: str, value: Any) -> tuple[str, ...]:

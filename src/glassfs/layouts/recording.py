@@ -9,15 +9,15 @@ from itertools import islice
 from math import isfinite
 from typing import Any, NamedTuple
 
-from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video, dtypes
+from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video
 from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
 from glassfs.content.features import signal_of, states_of
 from glassfs.content.model import Content, Name
 from glassfs.errors import LASTING, Damaged
+from glassfs.layouts.aligned import aligned, items_of, rate_of
 from glassfs.layouts.expressions import ROOT, within
 from glassfs.layouts.form import Choice, Layout, Pattern
-from glassfs.lazy import NDArray, np
 from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
@@ -83,7 +83,8 @@ class EpisodeContents:
     @once
     def _contents(self) -> list[Member]:
         """The contents that the layout does not omit."""
-        return list(self._all(self._layout.omit))
+        found = list(self._all(self._layout.omit))
+        return aligned(found, self._layout) if self._layout.base else found
 
     @once
     def _by_path(self) -> dict[str, Content]:
@@ -165,6 +166,7 @@ class EpisodeContents:
         found = {
             "position": position,
             "episode_name": groups[-1].key.decode("utf-8", "replace") if len(groups) > 1 else None,
+            "fps": self._measured_rate,
             "num_frames": self.steps,
             "action_dim": sum(one.length or 1 for one in actions) if actions else None,
             "state_dim": sum(one.length or 1 for one in states) if states else None,
@@ -218,7 +220,13 @@ class EpisodeContents:
         return None
 
     def _rate(self) -> float:
-        return self.value("fps", self._layout.columns.get("fps", ())) or 0.0
+        return self.value("fps", self._layout.columns.get("fps", ())) or self._measured_rate or 0.0
+
+    @once
+    def _measured_rate(self) -> float | None:
+        """The rate of the times with which all is aligned."""
+        base = self._arrays.get(self._layout.base)
+        return self._known(lambda: rate_of(base)) if base is not None else None
 
     def _group(self, level: int) -> Group | None:
         """Return the group at the level of a reference, None if there are not so many around the episode."""
@@ -302,13 +310,6 @@ def rows_of(found: Array, first: int, count: int) -> Array:
     return replace(
         found, data=Slice(found.data, first * row, count * row), shape=(count, *inner), as_stored=None, file=None,
     )
-
-
-def items_of(found: Array) -> NDArray[Any] | None:
-    """Return the items of an array, None if they are too many. Raises Damaged."""
-    if found.data.size > 16 * PIECE or not isinstance(found.shape, tuple):
-        return None
-    return np.frombuffer(found.data.whole(), dtypes.parsed(found.dtype)).reshape(found.shape)
 
 
 def texts_of(found: Content | None, most: int | None = None) -> str | list[Any] | None:
