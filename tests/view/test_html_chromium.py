@@ -434,14 +434,13 @@ def test_two_episodes_are_compared_step_by_step(chromium: Browser, run: Path, tm
     chromium.wait_for("location.hash.startsWith('#compare=0,1')")
     for frame in (0, 1):
         in_frame(chromium, frame, "document.readyState + document.querySelectorAll('.chart').length", "complete4")
-    # The second episode is so short that its step does not show that the last message has arrived.
     chromium.evaluate_in_frame(1, "addEventListener('message', ({data}) => { document.title = data })")
     chromium.evaluate("document.querySelector('iframe').focus()")
     for key, steps in (("ArrowRight", "11"), ("PageDown", "44"), ("End", "29 7"), ("ArrowLeft", "28 7")):
         chromium.press(key)
         for frame, step in enumerate(steps.split() if " " in steps else steps):
             in_frame(chromium, frame, NOW, step)
-    in_frame(chromium, 1, "document.title", "28")
+    in_frame(chromium, 1, "document.title", "28")  # its step does not show that the message has arrived
     chromium.evaluate("document.querySelectorAll('iframe')[1].focus()")
     chromium.press("Home")
     in_frame(chromium, 0, NOW, "0")
