@@ -6,16 +6,19 @@
 from __future__ import annotations
 
 import argparse
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 from writers.idv import IdvWriter, vector
 from writers.ikv import write_ikv2
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter
+from writers.mcap import COMPRESSED_IMAGE, JOINT_STATE, McapWriter, compressed_image, joint_state
 from writers.safetensors import write_safetensors
 from writers.wshard import WShardWriter
 
@@ -40,6 +43,7 @@ def write_all(folder: Path) -> None:
     write_idv(folder / "iris.idv")
     write_npz(folder / "replay.npz")
     write_model(folder / "tiny.safetensors")
+    write_recording(folder / "run.mcap")
 
 
 def film(hue: int) -> NDArray[np.uint8]:
@@ -166,6 +170,26 @@ def write_npz(path: Path) -> None:
         reward=np.linspace(0, 1, FRAMES, dtype=np.float32), is_first=steps == 0, is_last=steps == FRAMES - 1,
         is_terminal=steps == FRAMES - 1,
     )
+
+
+def write_recording(path: Path) -> None:
+    """Write a recording of a camera with 10 images a second, and of joints with 50 messages a second."""
+    start = 1_750_000_000_000_000_000
+    names = [f"joint_{number}" for number in range(1, 7)]
+    with McapWriter(path) as writer:
+        camera = writer.add_channel("/camera/front/compressed", "sensor_msgs/msg/CompressedImage", COMPRESSED_IMAGE)
+        joints = writer.add_channel("/joint_states", "sensor_msgs/msg/JointState", JOINT_STATE)
+        for number, frame in enumerate(film(200)):
+            time = start + number * 100_000_000
+            jpeg = io.BytesIO()
+            Image.fromarray(frame).save(jpeg, "JPEG", quality=90)
+            writer.add(camera, time, compressed_image(time, jpeg.getvalue()))
+            for step in range(5):
+                at = time + step * 20_000_000
+                position = [math.sin((5 * number + step) * joint / 50) for joint in range(1, 7)]
+                writer.add(joints, at, joint_state(at, names, position))
+        writer.add_attachment("calibration.yaml", b"camera: front\nfx: 110.5\n", "application/yaml")
+        writer.add_metadata("robot", {"model": "arm-6", "site": "lab"})
 
 
 if __name__ == "__main__":
