@@ -14,6 +14,7 @@ from writers.idv import IdvWriter
 from writers.ikv import write_ikv2
 from writers.kastore import KastoreWriter
 from writers.kinodb import KinoWriter, Stored, jpeg, png
+from writers.mcap import COMPRESSED_IMAGE, JOINT_STATE, McapWriter, compressed_image, joint_state
 from writers.wshard import WShardWriter
 
 MIB = 1 << 20
@@ -33,6 +34,7 @@ TAKES, TAKE_FRAMES, CAMERAS = 3, 30, ("cam0", "cam1")  # what a container of the
 STATE, ACTION = 14, 7
 PARTS, FIRST_PART, FIRST_SHARE = 10, "part_0", 6  # the first of ten folders has a sixth of the containers
 PHOTOS, PHOTO_SIDE = 300, 128
+RECORDED_JOINTS, RECORDED_CAMERA, STATES_AN_IMAGE, STATE_TIME = "/joint_states", "/camera/front", 100, 1_000_000
 DEMOS, DEMO_FRAMES, DEMO_CAMERA, DEMO_FRAME = 10, 100, "agentview_image", (84, 84, 3)
 
 Bytes = NDArray[np.uint8]
@@ -109,6 +111,19 @@ def write_demonstrations(path: Path, files: int) -> None:
                 frames = film(DEMO_FRAMES * int(np.prod(FILM_FRAME)), number * DEMOS + demo)
                 height, width, _ = DEMO_FRAME
                 group.create_dataset(f"obs/{DEMO_CAMERA}", data=frames[:, :height, :width], compression="gzip")
+
+
+def write_recording(path: Path, messages: int) -> None:
+    """Write an MCAP recording of ``messages`` states of seven joints, with a JPEG of about 50 kB for each hundred."""
+    names, image = [f"joint_{number}" for number in range(7)], noise(50_000, 11).tobytes()
+    with McapWriter(path) as writer:
+        joints = writer.add_channel(RECORDED_JOINTS, "sensor_msgs/msg/JointState", JOINT_STATE)
+        camera = writer.add_channel(RECORDED_CAMERA, "sensor_msgs/msg/CompressedImage", COMPRESSED_IMAGE)
+        for number in range(messages):
+            time = number * STATE_TIME
+            if number % STATES_AN_IMAGE == 0:
+                writer.add(camera, time, compressed_image(time, b"\xff\xd8\xff" + image[number % 1000 :]))
+            writer.add(joints, time, joint_state(time, names, [number / 7 + joint for joint in range(7)]))
 
 
 def demonstration_frames(files: int, count: int) -> list[tuple[int, int, int]]:

@@ -17,7 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks import workers
-from benchmarks.contents import ACTION, NARROW, STATE, Sample
+from benchmarks.contents import (
+    ACTION,
+    NARROW,
+    RECORDED_CAMERA,
+    RECORDED_JOINTS,
+    STATE,
+    STATE_TIME,
+    STATES_AN_IMAGE,
+    Sample,
+)
 from benchmarks.counting import Results, passes
 from benchmarks.workers import PAGE
 
@@ -117,6 +126,57 @@ def whole_by_glassfs(path: str) -> Results:
     with timed() as results, glassfs.open(path) as opened:
         opened["data"].numpy()
     return results
+
+
+def positions_by_glassfs(path: str) -> Results:
+    """Read the positions of all joint states of a recording as one array."""
+    import numpy as np  # noqa: F401
+
+    import glassfs
+
+    with timed() as results, glassfs.open(path) as opened:
+        opened[f"topics{RECORDED_JOINTS}/fields/position"].numpy()
+    return results
+
+
+def positions_by_rosbags(path: str) -> Results:
+    """Read the same in a loop over the messages of the official reader, decoded by rosbags."""
+    import numpy as np
+    from mcap.reader import make_reader
+    from rosbags.typesys import Stores, get_typestore
+
+    store = get_typestore(Stores.ROS2_HUMBLE)
+    with timed() as results, open(path, "rb") as file:
+        messages = make_reader(file).iter_messages(topics=[RECORDED_JOINTS])
+        np.stack([
+            store.deserialize_cdr(message.data, "sensor_msgs/msg/JointState").position for _, _, message in messages
+        ])
+    return results
+
+
+def recorded_images_by_glassfs(path: str, count: int) -> Results:
+    """Read random images of a recording; return the seconds for one."""
+    import glassfs
+
+    with timed() as results, glassfs.open(path) as opened:
+        images = opened[f"topics{RECORDED_CAMERA}/images"]
+        names = list(images)
+        for name in random.Random(12).choices(names, k=count):
+            images[name].bytes()
+    return {"seconds": results["seconds"] / count}
+
+
+def recorded_images_by_mcap(path: str, count: int) -> Results:
+    """Read as many at the times of images by the official reader, without decoding them; return the seconds for one."""
+    from mcap.reader import make_reader
+
+    with timed() as results, open(path, "rb") as file:
+        reader = make_reader(file)
+        images = reader.get_summary().statistics.message_count // (STATES_AN_IMAGE + 1)
+        for number in random.Random(12).choices(range(images), k=count):
+            time = number * STATES_AN_IMAGE * STATE_TIME
+            next(iter(reader.iter_messages([RECORDED_CAMERA], start_time=time, end_time=time + 1)))
+    return {"seconds": results["seconds"] / count}
 
 
 def random_readers(path: str, readers: int, count: int) -> Results:

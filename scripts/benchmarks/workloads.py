@@ -272,6 +272,23 @@ def _of_hdf5() -> tuple[Workload, ...]:
     return cat, whole, frames, library
 
 
+def _of_recordings() -> tuple[Workload, ...]:
+    positions = Workload("mcap", "recording", (
+        Participant("glassfs", "memory", on_container("positions_by_glassfs", "first")),
+        Participant("rosbags", "memory", on_container("positions_by_rosbags", "first")),
+    ), (
+        Measure("first", "MCAP, position.npy of 1,000,000 joint states by the library, first read",
+                (at_most(1.3, "rosbags"),)),
+    ))
+    images = Workload("mcap-images", "recording", (
+        Participant("glassfs", "memory", on_container("recorded_images_by_glassfs", "first", count=300)),
+        Participant("mcap", "memory", on_container("recorded_images_by_mcap", "first", count=300)),
+    ), (
+        Measure("first", "MCAP, 300 random images of the same recording by the library, first", (), RATE),
+    ))
+    return positions, images
+
+
 def _of_episodes() -> tuple[Workload, ...]:
     mount = Workload("mount", "episodes", _mounts(recipes.nothing, SQUASH), (
         Measure("mount", "mount of 50,000 episodes, process start included", (Goal("≤ 0.2 s", extra=0.2),)),
@@ -470,7 +487,8 @@ def _of_remote() -> tuple[Workload, ...]:
 
 # Workloads of the same container stand together, so that its files can go when they are done.
 WORKLOADS: tuple[Workload, ...] = (
-    *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_npz(), *_of_hdf5(), *_of_episodes(),
+    *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_npz(), *_of_hdf5(),
+    *_of_recordings(), *_of_episodes(),
     *_of_dataset(), *_of_views(), *_of_changes(), *_of_remote(),
 )
 
