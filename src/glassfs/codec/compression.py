@@ -16,6 +16,7 @@ from glassfs.sizes import PIECE
 Stored = bytes | bytearray
 
 NONE, ZSTD, LZ4 = "none", "zstd", "lz4"
+LZ4_FRAME = "lz4, frame"
 DEFLATE = "deflate"
 """A stream of raw deflate (RFC 1951). Bytes after its end are ignored."""
 DEFLATE_PREFIX = "deflate, first bytes"
@@ -25,6 +26,7 @@ _RATIOS = {
     NONE: 1,
     ZSTD: 32768,  # a block of 4 bytes gives at most 128 KiB (RFC 8878, 3.1.1.2)
     LZ4: 255,  # a length byte of 255 stands for at most 255 bytes of a match
+    LZ4_FRAME: 255,
     DEFLATE: 1032,  # two bits for a match of 258 bytes
     DEFLATE_PREFIX: 1032,
 }
@@ -57,8 +59,8 @@ def stream_cost(codec: str, size: int) -> int:
 def decompress(codec: str, data: Stored, size: int) -> bytes:
     """Return exactly ``size`` raw bytes.
 
-    zstd data are one frame, lz4 data a raw block, deflate data a stream: they must decompress to exactly that size. Of
-    DEFLATE_PREFIX the first ``size`` bytes count, and the rest is ignored. Raises Damaged.
+    zstd data are one frame, lz4 data a raw block or frames, deflate data a stream: they must decompress to exactly that
+    size. Of DEFLATE_PREFIX the first ``size`` bytes count, and the rest is ignored. Raises Damaged.
     """
     name = name_of(codec)
     if size > reach(codec, len(data)):
@@ -169,12 +171,25 @@ def _unlz4(data: Stored, size: int) -> bytes:
         return b"".join(decompress_stream(LZ4, [bytes(data)], size))
 
 
+def _unlz4_frames(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    import lz4.frame
+
+    try:
+        # It returns at most as many bytes as it is asked for, whatever the input expands to.
+        with lz4.frame.LZ4FrameFile(_file(pieces)) as reader:
+            while raw := reader.read(PIECE):
+                yield raw
+    except (RuntimeError, EOFError) as error:
+        raise Damaged(f"lz4 data cannot be decoded: {error}") from error
+
+
 _WHOLE: dict[str, Callable[[Stored, int], bytes]] = {
     NONE: lambda data, size: bytes(data), ZSTD: _unzstd, LZ4: _unlz4,
+    LZ4_FRAME: lambda data, size: b"".join(decompress_stream(LZ4_FRAME, [bytes(data)], size)),
     DEFLATE: lambda data, size: decompress_prefix(data, size + 1),  # one more, to find one that is too long
     DEFLATE_PREFIX: decompress_prefix,
 }
 _STREAM: dict[str, Callable[[Iterable[bytes]], Iterator[bytes]]] = {
     NONE: iter, ZSTD: _unzstd_stream, DEFLATE: _inflate_stream, DEFLATE_PREFIX: _inflate_stream,
-    LZ4: lambda pieces: lz4_block.decompress_stream(_file(pieces)),
+    LZ4: lambda pieces: lz4_block.decompress_stream(_file(pieces)), LZ4_FRAME: _unlz4_frames,
 }

@@ -46,15 +46,18 @@ BUILT_IN: Mapping[str, tuple[str, ...]] = {
     "idv": (".idv",),
     "npz": (".npz",),
     "safetensors": (".safetensors", f".safetensors{INDEX}"),
+    "mcap": (".mcap",),
     "hdf5": (".h5", ".hdf5"),
 }
 """Built-in formats in the order of recognition, and their suffixes. Modules are imported on demand."""
 JOINED: Mapping[str, tuple[str, ...]] = {
     "kinodb": (EPISODES,), "wshard": (EPISODES,), "kastore": ("trees", ARRAYS), "idv": ("tables",),
-    "npz": (EPISODES, ARRAYS), "safetensors": (ARRAYS,), "hdf5": (EPISODES, ARRAYS),
+    "npz": (EPISODES, ARRAYS), "mcap": (EPISODES, "recordings"), "safetensors": (ARRAYS,), "hdf5": (EPISODES, ARRAYS),
 }
 """The joined tables to which containers of built-in formats may contribute rows; those of others have none."""
-EXPECTED: Mapping[str, tuple[str, ...]] = {".kas": (ARRAYS,), ".npz": (ARRAYS,), ".h5": (), ".hdf5": ()}
+EXPECTED: Mapping[str, tuple[str, ...]] = {
+    ".kas": (ARRAYS,), ".npz": (ARRAYS,), ".mcap": ("recordings",), ".h5": (), ".hdf5": (),
+}
 """Suffixes of files that seldom give rows to other tables: tree sequences are called ``.trees``, most arrays are no
 episode. Arrays of HDF5 are not expected either, as a listing whose sizes are asked for would have workers find all."""
 

@@ -1,0 +1,151 @@
+"""Messages of ROS: CDR of ROS 2, and the serialization of ROS 1 (docs/formats/mcap.md §3). Any thread.
+
+A message becomes a flat list: the values of all fields in order, those of structures in their places. Numbers between
+strings and sequences are one run, which ``struct`` reads at once.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, TypeAlias
+
+from glassfs.errors import Damaged
+from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time
+from glassfs.lazy import np
+
+HEADER_SIZE = 4
+KINDS = {0: (">", 8), 1: ("<", 8), 6: (">", 4), 7: ("<", 4)}
+"""The order of bytes and the largest alignment, by the encapsulation: CDR, and XCDR2 of final types."""
+
+Step: TypeAlias = Callable[[memoryview, int, list[Any]], int]
+"""Appends the values at a position, and returns the position behind them."""
+
+
+class Cdr:
+    """Decodes messages with a plan: those of ROS 1 if ``is_ros1``."""
+
+    def __init__(self, plan: Struct, is_ros1: bool) -> None:
+        self._plan, self._is_ros1 = plan, is_ros1
+        self._steps = cache(self._made)
+
+    def values(self, message: memoryview) -> list[Any]:
+        """Return the values of a message. Those of sequences of numbers refer to its bytes. Raises Damaged."""
+        kind = ("<", 1)
+        if not self._is_ros1:
+            if len(message) < HEADER_SIZE or message[0] or message[1] not in KINDS:
+                raise Damaged(f"begins with {bytes(message[:2]).hex()}, which is no CDR that glassfs knows")
+            kind, message = KINDS[message[1]], message[HEADER_SIZE:]
+        found: list[Any] = []
+        try:
+            self._steps(*kind)(message, 0, found)
+        except (struct.error, ValueError) as error:
+            raise Damaged("is shorter than its type says") from error
+        return found
+
+    def _made(self, order: str, align: int) -> Step:
+        return _Maker(order, align).of(self._plan)
+
+
+class _Maker:
+    """Makes what reads the values of plans, for one order of bytes and one alignment (1 for ROS 1)."""
+
+    def __init__(self, order: str, align: int) -> None:
+        self._order, self._align = order, align
+        self._count = self._run("I")
+
+    def of(self, plan: Node) -> Step:
+        steps, run = list[Step](), ""
+        for node in _leaves(plan, has_dummies=self._align > 1):
+            if isinstance(node, (Number, Time, str)):
+                run += node if isinstance(node, str) else node.form if isinstance(node, Number) else node.forms
+                continue
+            steps += [self._run(run)] if run else []
+            steps.append(self._text if isinstance(node, Text) else self._sequence(node))
+            run = ""
+        steps += [self._run(run)] if run else []
+
+        def read(data: memoryview, position: int, found: list[Any]) -> int:
+            for step in steps:
+                position = step(data, position, found)
+            return position
+
+        return steps[0] if len(steps) == 1 else read
+
+    def _run(self, forms: str) -> Step:
+        @cache
+        def layout(place: int) -> struct.Struct:
+            made = self._order
+            for form in forms:
+                size = 0 if form == "x" else struct.calcsize(f"<{form}")
+                padding = -place % min(size or 1, self._align)
+                place += padding + (size or 1)
+                made += f"{padding}x{form}"
+            return struct.Struct(made)
+
+        align = self._align
+
+        def read(data: memoryview, position: int, found: list[Any]) -> int:
+            known = layout(position % align)
+            found.extend(known.unpack_from(data, position))
+            return position + known.size
+
+        return read
+
+    def _counted(self, data: memoryview, position: int) -> tuple[int, int]:
+        found: list[int] = []
+        position = self._count(data, position, found)
+        if found[0] > len(data) - position:  # each item has a byte at least
+            raise ValueError
+        return found[0], position
+
+    def _text(self, data: memoryview, position: int, found: list[Any]) -> int:
+        size, position = self._counted(data, position)
+        raw = bytes(data[position : position + size])
+        found.append((raw if self._align == 1 else raw.removesuffix(b"\0")).decode("utf-8", "replace"))
+        return position + size
+
+    def _sequence(self, node: Sequence) -> Step:
+        item, length = node.item, node.length
+        if isinstance(item, (Number, Time)):
+            forms = item.form if isinstance(item, Number) else item.forms
+            parts = [("", f"{self._order}{form}") for form in forms]
+            dtype = np.dtype(parts if len(parts) > 1 else parts[0][1])
+            align = min(np.dtype(forms[0]).itemsize, self._align)
+
+            def numbers(data: memoryview, position: int, found: list[Any]) -> int:
+                count, position = (length, position) if length is not None else self._counted(data, position)
+                if count:  # no items need no padding
+                    position += -position % align
+                found.append(np.frombuffer(data, dtype, count, position) if count else np.empty(0, dtype))
+                return position + count * dtype.itemsize
+
+            return numbers
+        one = self.of(item)
+
+        def items(data: memoryview, position: int, found: list[Any]) -> int:
+            count, position = (length, position) if length is not None else self._counted(data, position)
+            if count > len(data):
+                raise ValueError
+            inner: list[Any] = []
+            for _ in range(count):
+                values = inner if isinstance(item, Text) else list[Any]()
+                position = one(data, position, values)
+                if values is not inner:
+                    inner.append(values)
+            found.append(inner)
+            return position
+
+        return items
+
+
+def _leaves(node: Node, has_dummies: bool) -> Iterator[Node | str]:
+    """Yield the fields of a plan that have values, and "x" for a structure without fields that is a byte in CDR."""
+    if not isinstance(node, Struct):
+        yield node
+        return
+    if not node.fields and has_dummies:
+        yield "x"
+    for _, inner in node.fields:
+        yield from _leaves(inner, has_dummies)

@@ -1,0 +1,335 @@
+"""What is decoded of a topic: a column for each field, and a JSON line for each message (docs/formats/mcap.md §5).
+
+Messages are decoded in batches of rows; all columns of a batch are one block of the cache. Sizes of numbers follow from
+their count. Those of sequences, and whether these have one length, take a pass over all batches, which is made once,
+when ``fields`` is first listed, and kept with what formats find. Any thread.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import cached_property, partial
+from itertools import accumulate, chain, count
+from math import prod
+from typing import Any, NamedTuple
+
+from glassfs.content import Array, Column, Group, Member, Ragged, Records, Regular, Rendered, Table, Unreadable
+from glassfs.content.model import Name
+from glassfs.content.parts import Parted
+from glassfs.errors import Damaged
+from glassfs.formats.mcap.decoders import decoder_of
+from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time
+from glassfs.formats.mcap.messages import TIMES, Messages
+from glassfs.formats.mcap.pictures import pictures_of
+from glassfs.formats.mcap.records import Schema
+from glassfs.formats.registry import Opening
+from glassfs.lazy import NDArray, np
+from glassfs.once import once
+from glassfs.sizes import PIECE
+
+MOST_ROWS, BATCH_BYTES = 1024, 4 * PIECE
+"""Rows of a batch, and about so many bytes of their messages."""
+SECOND = 10**9
+LENGTHS = [("size", "<i8"), ("least", "<i8"), ("most", "<i8"), ("total", "<i8")]
+"""Of each buffer in a batch: its bytes; if it has ends of rows, the least and greatest length of one, and all items."""
+
+
+class Leaf(NamedTuple):
+    """A field with values of its own. ``slot`` is its place in the values of a message, or of an item around it.
+
+    ``buffer`` is the number of its buffer in a batch: of a sequence of structures that with the ends of rows; of one of
+    numbers, these are in the next one. ``around`` is the buffer of ends of the sequence that it is in, if it is in one,
+    and ``inner`` are the fields in its own items.
+    """
+
+    path: Name
+    node: Node
+    slot: int
+    buffer: int
+    around: int | None
+    inner: tuple[Leaf, ...] = ()
+
+
+class Decoding:
+    """The decoded messages of a topic. Raises Damaged, and NotInstalled if nothing here decodes them."""
+
+    def __init__(self, messages: Messages, encoding: str, schema: Schema | None, opening: Opening) -> None:
+        self.messages, self.count = messages, messages.count
+        self.decoder = decoder_of(encoding, schema)
+        self._pictures = pictures_of(schema)
+        self._opening = opening
+        buffers = count()
+        self._leaves = tuple(_leaves(self.decoder.plan, (), count(), buffers, None))
+        self._payload = next((leaf for leaf in self._leaves if self._pictures and leaf.path == (b"data",)), None)
+        self._buffers = next(buffers)
+        self._fault: Damaged | None = None
+        """Why the lengths of sequences are unknown, if they are."""
+
+    def members(self) -> Iterator[Member]:
+        """Yield the contents that show the messages."""
+        yield Member((b"messages",), _Rows(b"messages", self, self._lines))
+        fields = [leaf for leaf in self._leaves if leaf is not self._payload]
+        if fields:
+            yield Member((b"fields",), Group(b"fields", lambda: chain.from_iterable(map(self._shown, fields))))
+            yield Member((b"topic",), Table(b"topic", self.count, lambda: list(self._columns(fields))))
+        if self._pictures and self._payload:
+            yield from self._pictures(self.messages, self.decoder, self._payload.slot, self._opening)
+
+    @cached_property
+    def rows_a_batch(self) -> int:
+        return max(1, min(MOST_ROWS, BATCH_BYTES // max(1, self.messages.mean_size)))
+
+    @property
+    def batches(self) -> int:
+        return -(-self.count // self.rows_a_batch)
+
+    def rows(self, batch: int) -> tuple[int, int]:
+        """Return the first row of a batch, and the first one after it."""
+        first = batch * self.rows_a_batch
+        return first, min(self.count, first + self.rows_a_batch)
+
+    def read(self, batch: int, number: int, buffer: memoryview, offset: int) -> None:
+        """Read from a buffer of a batch. Raises Damaged."""
+        sizes = self._header(batch)["size"]
+        if offset + len(buffer) > sizes[number]:
+            raise Damaged("has other values than its lengths say")
+        self._batch(batch).read_into(buffer, 32 * self._buffers + int(sizes[:number].sum()) + offset)
+
+    def whole(self, batch: int, number: int) -> bytes:
+        """Return a buffer of a batch. Raises Damaged."""
+        raw = bytearray(int(self._header(batch)["size"][number]))
+        self.read(batch, number, memoryview(raw), 0)
+        return bytes(raw)
+
+    def lengths(self) -> NDArray[Any]:
+        """Return LENGTHS of all buffers [batches, buffers]. Raises Damaged, each time the same."""
+        found = self._lengths
+        if found is None:
+            raise self._fault or Damaged("cannot be decoded")
+        return found
+
+    @once
+    def _lengths(self) -> NDArray[Any] | None:
+        name, shape = b"fields 1 %r" % (self.messages.key[1:],), (self.batches, self._buffers)
+        with suppress(zlib.error, ValueError):
+            kept = zlib.decompressobj().decompress(self._opening.found(name) or b"", 1 + 32 * prod(shape))
+            return np.frombuffer(kept, LENGTHS).reshape(shape)
+        try:
+            found = np.array([self._header(batch) for batch in range(self.batches)], LENGTHS).reshape(shape)
+        except Damaged as damage:
+            self._fault = damage
+            return None
+        self._opening.keep(name, zlib.compress(found.tobytes(), 1))
+        return found
+
+    def _header(self, batch: int) -> NDArray[Any]:
+        return np.frombuffer(self._batch(batch).read(0, 32 * self._buffers), LENGTHS)
+
+    def _batch(self, batch: int) -> Rendered:
+        key = (*self.messages.key, "batch", batch)
+        return Rendered(self.messages.cache, key, partial(self._made, batch), cost=8 * BATCH_BYTES)
+
+    def _made(self, batch: int) -> bytes:
+        rows = []
+        for message in self.messages.each(*self.rows(batch)):
+            values = self.decoder.values(message)
+            if self._payload:
+                values[self._payload.slot] = b""  # an image would be held until the end of the batch
+            rows.append(values)
+        raws, lengths = list[bytes](), list[tuple[int, ...]]()
+        for raw, *rest in _encoded(self._leaves, rows):
+            raws.append(raw)
+            lengths.append((len(raw), *rest))
+        return b"".join([np.array(lengths, LENGTHS).tobytes(), *raws])
+
+    def _lines(self, batch: int) -> list[dict[str, Any]]:
+        found, (first, end) = [], self.rows(batch)
+        for row, message in zip(self.messages.rows(first, end), self.messages.each(first, end), strict=True):
+            line = {name: int(row[name]) for name, _ in TIMES}
+            try:
+                found.append({**line, "data": self.decoder.json(message)})
+            except Damaged as damage:
+                found.append({**line, "data": None, "error": damage.reason})
+        return found
+
+    def _texts(self, leaf: Leaf) -> Records:
+        return _Rows(leaf.path[-1], self, lambda batch: json.loads(self.whole(batch, leaf.buffer)))
+
+    def _count(self, leaf: Leaf) -> int:
+        """Return the rows of a field: messages, or items of the sequence around it. Raises Damaged."""
+        return self.count if leaf.around is None else int(self.lengths()["total"][:, leaf.around].sum())
+
+    def _array(self, leaf: Leaf, shape: tuple[int, ...]) -> Array:
+        assert isinstance(leaf.node, (Number, Time, Sequence))
+        item = leaf.node.item if isinstance(leaf.node, Sequence) else leaf.node
+        dtype = item.dtype if isinstance(item, (Number, Time)) else ""
+        width = int(dtype[2:]) * prod(shape[1:]) if self._is_regular(leaf) else 0
+        return Array(leaf.path[-1], _Values(self, leaf.buffer, width, int(dtype[2:]) * prod(shape)), dtype, shape)
+
+    def _is_regular(self, leaf: Leaf) -> bool:
+        """Return whether the rows of a field have one size that its type says."""
+        return leaf.around is None and not (isinstance(leaf.node, Sequence) and leaf.node.length is None)
+
+    def _ends(self, leaf: Leaf, buffer: int) -> Array:
+        rows = self._count(leaf) + 1
+        return Array(leaf.path[-1], _Offsets(self, buffer), "<i8", (rows,))
+
+    def _length(self, leaf: Leaf) -> int | None:
+        """Return the length that all rows of a sequence of numbers have, None if they differ. Raises Damaged."""
+        if isinstance(leaf.node, Sequence) and leaf.node.length is not None:
+            return leaf.node.length
+        found = self.lengths()[:, leaf.buffer + 1]
+        found = found[found["size"] > 0]
+        least, most = found["least"].min(initial=1 << 62), found["most"].max(initial=0)
+        return int(most) if least == most or not len(found) else None
+
+    def _shown(self, leaf: Leaf) -> Iterator[Member]:
+        """Yield the contents of a field."""
+        node, path = leaf.node, leaf.path
+        item = node.item if isinstance(node, Sequence) else node
+        try:
+            if isinstance(item, Text):
+                yield Member(path, self._texts(leaf))
+            elif not isinstance(node, Sequence):
+                yield Member(path, self._array(leaf, (self._count(leaf),)))
+            elif isinstance(item, Struct):
+                yield Member((*path, b"offsets"), self._ends(leaf, leaf.buffer))
+                for one in leaf.inner:
+                    yield from self._shown(one)
+            elif (length := self._length(leaf)) is not None:
+                yield Member(path, self._array(leaf, (self._count(leaf), length)))
+            else:
+                total = int(self.lengths()["total"][:, leaf.buffer + 1].sum())
+                yield Member((*path, b"values"), self._array(leaf, (total,)))
+                yield Member((*path, b"offsets"), self._ends(leaf, leaf.buffer + 1))
+        except Damaged as damage:
+            yield Member(path, Array(path[-1], Unreadable(1, damage), "|u1", partial(_fail, damage)))
+
+    def _columns(self, fields: list[Leaf]) -> Iterator[Column]:
+        """Yield the columns of the table of messages: fields with a value or a list for each. Raises Damaged."""
+        for field, dtype in TIMES:
+            key = field.encode()
+            yield Column(key, Array(key, self.messages.column(field), dtype, (self.count,)))
+        for leaf in fields:
+            name, node = b".".join(leaf.path), leaf.node
+            item = node.item if isinstance(node, Sequence) else node
+            if isinstance(item, Text):
+                yield Column(name, self._texts(leaf), is_list=isinstance(node, Sequence))
+            elif not isinstance(node, Sequence):
+                yield Column(name, self._array(leaf, (self.count,)))
+            elif isinstance(item, (Number, Time)):
+                length = self._length(leaf)
+                if length is not None:
+                    yield Column(name, self._array(leaf, (self.count, length)), is_list=node.length is None)
+                    continue
+                total = int(self.lengths()["total"][:, leaf.buffer + 1].sum())
+                values, ends = self._array(leaf, (total,)), self._ends(leaf, leaf.buffer + 1)
+                yield Column(name, Ragged(name, values.data, item.dtype, ends.data, "<i8", self.count))
+
+
+class _Rows(Records):
+    """Rows of a topic, in a block for each batch."""
+
+    def __init__(self, key: bytes, decoding: Decoding, block: Callable[[int], list[Any]]) -> None:
+        self.key, self.block, self._decoding = key, block, decoding
+        self.cost = lambda block: 8 * BATCH_BYTES
+        self.type_name = self.dtype = ""
+
+    @property
+    def blocks(self) -> int:  # type: ignore[override]
+        return self._decoding.batches
+
+
+class _Values(Parted):
+    """The values in one buffer of all batches: rows of ``width`` bytes, or as many as the batches say if it is 0."""
+
+    def __init__(self, decoding: Decoding, buffer: int, width: int, size: int) -> None:
+        self._decoding, self._buffer, self._width, self._size = decoding, buffer, width, size
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def bounds(self) -> Any:
+        if self._width:
+            return Regular(self._decoding.rows_a_batch * self._width, self._size)
+        return [*accumulate(self._decoding.lengths()["size"][:, self._buffer].tolist(), initial=0)]
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        self._decoding.read(number, self._buffer, buffer, offset)
+
+
+class _Offsets(Parted):
+    """Where rows begin in all values, and where the last one ends: 0, then the ends in each batch behind the others."""
+
+    def __init__(self, decoding: Decoding, buffer: int) -> None:
+        self._decoding, self._buffer = decoding, buffer
+
+    @property
+    def bounds(self) -> Any:
+        return [0, *accumulate(self._decoding.lengths()["size"][:, self._buffer].tolist(), initial=8)]
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        if not number:
+            buffer[:] = bytes(len(buffer))
+            return
+        before = self._decoding.lengths()["total"][: number - 1, self._buffer].sum()
+        ends = np.frombuffer(self._decoding.whole(number - 1, self._buffer), "<i8") + before
+        buffer[:] = ends.tobytes()[offset : offset + len(buffer)]
+
+
+def _leaves(
+    plan: Struct, path: Name, slots: Iterator[int], buffers: Iterator[int], around: int | None,
+) -> Iterator[Leaf]:
+    """Yield the fields of a plan that have values."""
+    for field, node in plan.fields:
+        own = (*path, field.encode())
+        if isinstance(node, Struct):
+            yield from _leaves(node, own, slots, buffers, around)
+            continue
+        slot, buffer = next(slots), next(buffers)
+        if isinstance(node, Time):
+            next(slots)
+        inner: tuple[Leaf, ...] = ()
+        if isinstance(node, Sequence) and isinstance(node.item, Struct):
+            inner = tuple(_leaves(node.item, own, count(), buffers, buffer))
+        elif isinstance(node, Sequence) and not isinstance(node.item, Text):
+            next(buffers)
+        yield Leaf(own, node, slot, buffer, around, inner)
+
+
+def _encoded(leaves: tuple[Leaf, ...], rows: list[list[Any]]) -> Iterator[tuple[Any, ...]]:
+    """Yield the buffers of fields: their bytes, and what LENGTHS says of those with ends of rows."""
+    for leaf in leaves:
+        node, values = leaf.node, [row[leaf.slot] for row in rows]
+        item = node.item if isinstance(node, Sequence) else node
+        if isinstance(item, Text):
+            yield json.dumps(values).encode(), 0, 0, 0
+        elif isinstance(node, Number):
+            yield np.array(values, node.dtype).tobytes(), 0, 0, 0
+        elif isinstance(node, Time):
+            parts = np.array([row[leaf.slot + 1] for row in rows], "<i8")
+            yield (np.array(values, "<i8") * SECOND + parts).tobytes(), 0, 0, 0
+        else:
+            lengths = np.array([len(value) for value in values], "<i8")
+            ends = np.cumsum(lengths, dtype="<i8")
+            total = int(lengths.sum())
+            found = ends.tobytes(), lengths.min(initial=total), lengths.max(initial=0), total
+            if isinstance(item, Struct):
+                yield found
+                yield from _encoded(leaf.inner, [one for value in values for one in value])
+                continue
+            joined = np.concatenate(values) if total else np.empty(0, "<i8")
+            if isinstance(item, Time) and total:
+                first, second = (joined[name].astype("<i8") for name in joined.dtype.names or ())
+                joined = first * SECOND + second
+            yield joined.astype(getattr(item, "dtype", "<i8")).tobytes(), 0, 0, 0
+            yield found
+
+
+def _fail(fault: Damaged) -> Any:
+    raise fault.at()

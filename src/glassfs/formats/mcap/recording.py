@@ -1,0 +1,295 @@
+"""What an MCAP file has: schemas, channels, chunks, attachments, metadata (docs/formats/mcap.md, cited as §).
+
+The summary at the end says it in one read. Where there is none, or where it contradicts itself or the file, the records
+of the data section are scanned; chunks are only decoded for definitions that are nowhere else. Messages that are in no
+chunk form chunks of their own here, so that nothing else has to know of them. Any thread may use an opened recording.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from glassfs.codec.checksum import CRC32, Checksum
+from glassfs.codec.compression import LZ4_FRAME, NONE, ZSTD
+from glassfs.content import Data, Decoded, Extent, Memory
+from glassfs.content.allowance import OBJECT
+from glassfs.errors import Damaged, TooLarge
+from glassfs.formats.mcap.records import (
+    FOOTER,
+    MAGIC,
+    RECORD,
+    Channel,
+    Fields,
+    Op,
+    Schema,
+    channel_of,
+    messages_in,
+    records,
+    schema_of,
+)
+from glassfs.formats.registry import Opening
+from glassfs.sizes import PIECE
+
+CODECS = {"": NONE, "zstd": ZSTD, "lz4": LZ4_FRAME}
+TAIL = 64 << 10
+"""Bytes at the end that are read at once: most summaries are shorter."""
+CHUNK_HEAD = 128
+"""Bytes of a chunk before its records, with a name of the compression of any sensible length."""
+INDEX_HEAD, INDEX_ENTRY = 15, 16
+"""Bytes of a message index before its entries, and of each of these."""
+_NO_SUMMARY = "has no summary"
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A chunk: the record at ``start``, or messages without one if it ``is_loose``.
+
+    ``counts`` are its messages by channel, and its message indexes are ``index_size`` bytes behind it. Unless
+    ``is_counted``, they are no more than what some indexes say. ``times`` are the first and last log time, if the
+    summary says them.
+    """
+
+    start: int
+    size: int
+    counts: dict[int, int] = field(default_factory=dict)
+    index_size: int = 0
+    is_loose: bool = False
+    is_counted: bool = True
+    times: tuple[int, int] | None = None
+
+
+class Recording:
+    """The recording in a file.
+
+    ``attachments`` and ``metadata`` are records: where they begin, and their sizes. ``is_complete`` says that the file
+    ends as it should, ``data_end`` where the data section does, 0 if that is unknown, and ``reason`` why the summary is
+    not used. Raises Damaged.
+    """
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening, self.source = opening, opening.source
+        self.schemas: dict[int, Schema] = {}
+        self.channels: dict[int, Channel] = {}
+        self.chunks: list[Chunk] = []
+        self.attachments: list[tuple[int, int]] = []
+        self.metadata: list[tuple[int, int]] = []
+        self.is_complete, self.data_end = True, 0
+        header = self.record(len(MAGIC), Op.HEADER)
+        fields = Fields(header)
+        self.profile, self.library = fields.text(), fields.text()
+        self._begin = len(MAGIC) + RECORD.size + len(header)
+        self._totals: dict[int, int] = {}
+        """Messages by channel as the statistics have them."""
+        self.reason = self._why_not_summarized()
+        if self.reason:
+            for found in (self.schemas, self.channels, self.chunks, self.attachments, self.metadata):
+                found.clear()
+            self._scan()
+            if self.reason != _NO_SUMMARY:
+                opening.warn(f"{self.reason}: its records were scanned instead")
+        self._find_definitions()
+
+    def chunk_data(self, chunk: Chunk) -> Data:
+        """Return the records of a chunk, uncompressed. Raises Damaged if it is no chunk."""
+        if chunk.is_loose:
+            return Extent(self.source, chunk.start, chunk.size)
+        part = f"the chunk at {chunk.start}"
+        head = self.source.read(chunk.start, min(CHUNK_HEAD, chunk.size))
+        fields = Fields(head)
+        try:
+            op, _, _, _, size, crc = fields.numbers("BQQQQI")
+            name = fields.text()
+            (stored,) = fields.numbers("Q")
+        except Damaged as damage:
+            raise damage.at(self.source.name, part) from damage
+        if op != Op.CHUNK or fields.position + stored > chunk.size:
+            raise self.source.damage("is no chunk, or one that is longer than its record", part)
+        if name not in CODECS:
+            raise self.source.damage(f"is compressed with {name!r}, which MCAP does not know", part)
+        extent = Extent(self.source, chunk.start + fields.position, stored)
+        checksum = Checksum(CRC32, crc) if crc else None
+        return Decoded(self._opening.cache, extent, CODECS[name], size, part, checksum)
+
+    def times(self) -> tuple[int, int] | tuple[None, None]:
+        """Return the first and the last log time, as chunks say. May read a bit of each chunk. Raises Damaged."""
+        found = []
+        for chunk in self.chunks:
+            if chunk.is_loose:
+                found += messages_in(self.chunk_data(chunk))["log_time"].tolist()
+            else:
+                found += chunk.times or Fields(self.source.read(chunk.start + RECORD.size, 16)).numbers("QQ")
+        return (min(found), max(found)) if found else (None, None)
+
+    def record(self, start: int, op: Op) -> memoryview:
+        """Return the content of the record at an offset. Raises Damaged unless it has this opcode."""
+        found, size = RECORD.unpack(self.source.read(start, RECORD.size))
+        if found != op:
+            raise self.source.damage(f"no {op.name.lower()} is at {start}")
+        self._opening.allowance.part().take(size, "a record")
+        return memoryview(self.source.read(start + RECORD.size, size))
+
+    def _why_not_summarized(self) -> str:
+        """Take what the summary has. Return why it cannot be used, empty if it can."""
+        size = self.source.size
+        tail = self.source.read(max(0, size - TAIL), min(size, TAIL))
+        op, length, start, _, crc, magic = FOOTER.unpack(tail[-FOOTER.size :].rjust(FOOTER.size, b"\0"))
+        if magic != MAGIC or op != Op.FOOTER or length != FOOTER.size - RECORD.size - len(MAGIC):
+            self.is_complete = False
+            return "has no footer, so its recording was not finished"
+        if not start:
+            return _NO_SUMMARY
+        try:
+            if not self._begin <= start <= size - FOOTER.size:
+                return "its footer leads outside the file"
+            self._opening.allowance.part().take(2 * (size - start), "the summary")
+            summary = tail[start - size :] if size - start <= len(tail) else self.source.read(start, size - start)
+            if crc and zlib.crc32(summary[: -len(MAGIC) - 4]) != crc:
+                return "the checksum of its summary does not match"
+            self._summarize(summary[: -FOOTER.size], start)
+        except (Damaged, TooLarge) as error:
+            return f"its summary cannot be used: {error.reason}"
+        self.data_end = start
+        return ""
+
+    def _summarize(self, summary: bytes, end: int) -> None:
+        """Take what a summary has; ``end`` is that of the data section. Raises Damaged if it cannot be right."""
+        total: tuple[int, ...] = ()
+        for op, content in records(Memory(summary)):
+            fields = Fields(content)
+            if op in (Op.SCHEMA, Op.CHANNEL):
+                self._define(op, content)
+            elif op == Op.CHUNK_INDEX:
+                self._add_chunk(fields)
+            elif op in (Op.ATTACHMENT_INDEX, Op.METADATA_INDEX):
+                self._take(1)
+                (self.attachments if op == Op.ATTACHMENT_INDEX else self.metadata).append(fields.numbers("QQ"))
+            elif op == Op.STATISTICS:
+                total = fields.numbers("QHIIIIQQ")
+                inner = Fields(fields.raw())
+                while inner.is_left:
+                    channel, count = inner.numbers("HQ")
+                    self._totals[channel] = count
+            elif op < Op.CHUNK_INDEX or op in (Op.ATTACHMENT, Op.METADATA, Op.DATA_END):
+                raise Damaged("it has records of the data section")
+        self.chunks.sort(key=lambda chunk: chunk.start)
+        reached = self._begin
+        for chunk in self.chunks:
+            if chunk.start < reached:
+                raise Damaged("it leads to one chunk twice, or outside the file")
+            reached = chunk.start + chunk.size + chunk.index_size
+        known = sum(sum(chunk.counts.values()) for chunk in self.chunks)
+        is_counted = all(chunk.is_counted for chunk in self.chunks)
+        if reached > end or not (self.chunks or total):
+            raise Damaged("it leads outside the data section, or to nothing")
+        if total and (total[5] != len(self.chunks) or known > total[0] or (is_counted and known < total[0])):
+            raise Damaged("its statistics differ from its indexes")
+        if {number for chunk in self.chunks for number in chunk.counts} - self.channels.keys():
+            raise Damaged("it lacks channels")
+
+    def _add_chunk(self, fields: Fields) -> None:
+        """Add the chunk of a chunk index.
+
+        The message indexes of a chunk lie one behind another, so their offsets say how many entries each has.
+        """
+        first, last, start, size = fields.numbers("QQQQ")
+        places, offsets = Fields(fields.raw()), list[tuple[int, int]]()
+        while places.is_left:
+            channel, offset = places.numbers("HQ")
+            offsets.append((offset, channel))
+        (index_size,) = fields.numbers("Q")
+        self._take(1 + len(offsets))
+        chunk, reached = Chunk(start, size, index_size=index_size, times=(first, last)), start + size
+        ends = [*(offset for offset, _ in sorted(offsets)[1:]), start + size + index_size]
+        for (offset, channel), end in zip(sorted(offsets), ends, strict=False):
+            count, rest = divmod(end - offset - INDEX_HEAD, INDEX_ENTRY)
+            if offset != reached or rest or count < 0 or channel in chunk.counts:
+                break
+            chunk.counts[channel], reached = count, end
+        chunk.is_counted = bool(offsets) and reached == ends[-1]
+        self.chunks.append(chunk)
+
+    def _scan(self) -> None:
+        """Find all by the records of the data section, up to its end or that of the file."""
+        position, size = self._begin, self.source.size
+        with self._opening.file() as file:
+            while True:
+                file.seek(position)
+                head = file.read(RECORD.size + 6).ljust(RECORD.size + 6, b"\0")
+                op, length = RECORD.unpack_from(head)
+                end = position + RECORD.size + length
+                if not op or end > size:  # the rest of a recording that was not finished
+                    self.is_complete = False
+                    break
+                channel, entries = Fields(head[RECORD.size :]).numbers("HI")
+                if op in (Op.DATA_END, Op.FOOTER):
+                    self.data_end = end
+                    break
+                if op in (Op.SCHEMA, Op.CHANNEL):
+                    with suppress(TooLarge):
+                        self._define(op, self.record(position, Op(op)))
+                elif op in (Op.MESSAGE, Op.CHUNK):
+                    self._add_scanned(position, end, None if op == Op.CHUNK else channel)
+                elif op == Op.MESSAGE_INDEX and self.chunks and not self.chunks[-1].is_loose:
+                    chunk = self.chunks[-1]
+                    self._take(1)
+                    chunk.counts[channel] = chunk.counts.get(channel, 0) + entries // INDEX_ENTRY
+                    chunk.index_size, chunk.is_counted = end - chunk.start - chunk.size, True
+                elif op in (Op.ATTACHMENT, Op.METADATA):
+                    self._take(1)
+                    (self.attachments if op == Op.ATTACHMENT else self.metadata).append((position, end - position))
+                position = end
+        found = Counter[int]()
+        for chunk in self.chunks:
+            found.update(chunk.counts)
+        if self._totals and +found != +Counter(self._totals):  # one of them lies: the messages themselves are counted
+            for chunk in self.chunks:
+                chunk.is_counted = chunk.is_loose
+
+    def _add_scanned(self, start: int, end: int, channel: int | None) -> None:
+        """Add a chunk; or a message on a channel that is in none, to a chunk of about PIECE bytes with others."""
+        last = self.chunks[-1] if self.chunks else None
+        if channel is None:
+            self._take(1)
+            self.chunks.append(Chunk(start, end - start, is_counted=False))
+            return
+        if last is None or not last.is_loose or last.start + last.size != start or last.size > PIECE:
+            self._take(1)
+            last = Chunk(start, 0, is_loose=True)
+            self.chunks.append(last)
+        last.size = end - last.start
+        last.counts[channel] = last.counts.get(channel, 0) + 1
+
+    def _find_definitions(self) -> None:
+        """Find the definitions of channels that are in chunks only, and count messages where no index does."""
+        for chunk in self.chunks:
+            if chunk.is_counted and chunk.counts.keys() <= self.channels.keys():
+                continue
+            try:
+                data = self.chunk_data(chunk)
+                for op, content in records(data):
+                    if op in (Op.SCHEMA, Op.CHANNEL):
+                        self._define(op, content)
+                if not chunk.is_counted:
+                    chunk.counts = dict(Counter(messages_in(data)["channel"].tolist()))
+            except Damaged as damage:
+                self._opening.warn(damage.reason, damage.part)
+            lacking = chunk.counts.keys() - self.channels.keys()
+            if lacking:
+                self._opening.warn(f"has messages on channels that are not defined: {sorted(lacking)}")
+
+    def _define(self, op: int, content: memoryview) -> None:
+        """Keep a schema or channel; the first of each number counts."""
+        kept: dict[int, Schema] | dict[int, Channel] = self.schemas if op == Op.SCHEMA else self.channels
+        with suppress(Damaged):
+            number, found = schema_of(content) if op == Op.SCHEMA else channel_of(content)
+            if number not in kept and (number or op == Op.CHANNEL):  # no schema has number 0
+                self._opening.allowance.take(OBJECT + 2 * len(content), "definitions")
+                kept[number] = found  # type: ignore[assignment]
+            elif number and kept[number] != found:
+                self._opening.warn(f"{Op(op).name.lower()} {number} is defined twice: the first definition counts")
+
+    def _take(self, count: int) -> None:
+        self._opening.allowance.take(2 * count * OBJECT, "records")
