@@ -1,4 +1,4 @@
-"""Decode stored JPEG and PNG images with Pillow.
+"""Decode stored JPEG, PNG and WebP images with Pillow.
 
 The bytes are untrusted. What takes much time or memory is refused by the header alone, before anything is decoded, and
 callers reserve memory from the cache (``COPIES`` of the stored bytes, and ``cost``). Any thread.
@@ -28,11 +28,12 @@ def opened(stored: bytes, media: str) -> ImageFile:
 
     from PIL.JpegImagePlugin import JpegImageFile
     from PIL.PngImagePlugin import PngImageFile
+    from PIL.WebPImagePlugin import WebPImageFile
 
     with decoding(f"is not a {media.upper()} that can be decoded"):
         if media == "png":
             return PngImageFile(io.BytesIO(_without_text(stored)))
-        return JpegImageFile(io.BytesIO(stored))
+        return (WebPImageFile if media == "webp" else JpegImageFile)(io.BytesIO(stored))
 
 
 def decode(image: ImageFile) -> None:

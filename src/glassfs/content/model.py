@@ -139,7 +139,7 @@ class Image(Stored):
 
 @dataclass(slots=True)
 class EncodedImage(Stored):
-    """An image stored compressed; ``media`` is ``jpeg`` or ``png``."""
+    """An image stored compressed; ``media`` is ``jpeg``, ``png`` or ``webp``, or a format that nothing here decodes."""
 
     media: str
 
@@ -349,7 +349,7 @@ class Series(Content):
     Either all contents are groups, or all are links, or none is either: these have one view each, all with the same
     suffix. ``kept`` is the memory in bytes that the series takes. If sizes are known without making contents,
     ``sizes(start, stop)`` yields those of a part of ``numbers``. If ``is_uniform``, contents differ in nothing but
-    their bytes.
+    their bytes. If ``is_mixed``, suffixes differ, and names are known once contents are made.
     """
 
     numbers: Sequence[int]
@@ -360,6 +360,7 @@ class Series(Content):
     kept: int = 0
     sizes: Callable[[int, int], Iterable[int]] | None = None
     is_uniform: bool = False
+    is_mixed: bool = False
 
     @property
     def has_files(self) -> bool:

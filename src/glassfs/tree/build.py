@@ -378,7 +378,7 @@ class SeriesDirectory(Settled):
     def _shaped(self) -> tuple[str, str]:
         """Return the pattern of all names, and the suffix in it, and keep both as ``_shape``."""
         series, suffix = self._series, ""
-        if series.numbers and series.has_files:
+        if series.numbers and series.has_files and not series.is_mixed:
             suffix = file_of(series.item(series.numbers[0]), self.origin.services.cache, ()).suffix
         self._shape = _shape(series.digits, suffix)
         return self._shape
@@ -387,17 +387,21 @@ class SeriesDirectory(Settled):
     def count(self) -> int:
         return len(self._series.numbers)
 
-    def found(self, name: str) -> tuple[int, Node]:
+    def found(self, name: str, is_whole: bool = True) -> tuple[int, Node]:
         pattern, suffix = self._shape or self._shaped()
-        digits = name.removesuffix(suffix)
+        digits = name.partition(".")[0] if self._series.is_mixed else name.removesuffix(suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             number, numbers = int(digits), self._series.numbers
             position = bisect_left(numbers, number)
-            if position < len(numbers) and numbers[position] == number and pattern % number == name:
-                return position, self._node(number, name)
+            if position < len(numbers) and numbers[position] == number:
+                node = self._node(number, pattern % number)
+                if name == node.name or (not is_whole and name == stem(node.name)):
+                    return position, node
         raise not_found(name)
 
     def named(self, name: str) -> Node:
+        if self._series.is_mixed:
+            return self.found(name, is_whole=False)[1]
         suffix = (self._shape or self._shaped())[1]
         return self.found(name if not suffix or name.endswith(suffix) else name + suffix)[1]
 
@@ -408,6 +412,8 @@ class SeriesDirectory(Settled):
     def _node(self, number: int, name: str) -> Node:
         series, origin = self._series, self.origin
         content = series.item(number)
+        if series.is_mixed:
+            name += file_of(content, origin.services.cache, ()).suffix
         ino = inode(name, self.ino)
         if series.has_groups:
             return directory(name, ino, origin, content)  # type: ignore[arg-type]

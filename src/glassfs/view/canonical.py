@@ -58,7 +58,7 @@ _VIEWS: dict[type[Content], _View] = {
     Json: lambda content, cache, key: (".json", content.data),
     Null: lambda content, cache, key: (".null", Memory(b"")),
     Part: lambda content, cache, key: ("", content.data),
-    EncodedImage: lambda content, cache, key: ({"jpeg": ".jpg", "png": ".png"}[content.media], content.data),
+    EncodedImage: lambda content, cache, key: (f".{'jpg' if content.media == 'jpeg' else content.media}", content.data),
     RaggedText: lines.ragged_text,
     Records: lines.records,
     Scalar: _scalar,

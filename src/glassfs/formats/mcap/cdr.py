@@ -62,7 +62,7 @@ class _Maker:
                 run += node if isinstance(node, str) else node.form if isinstance(node, Number) else node.forms
                 continue
             steps += [self._run(run)] if run else []
-            steps.append(self._text if isinstance(node, Text) else self._sequence(node))
+            steps.append(self._sequence(node) if isinstance(node, Sequence) else self._text)
             run = ""
         steps += [self._run(run)] if run else []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -92,7 +93,7 @@ class RecordingContents:
                     key = b"%d" % start
                     yield Member((name, key), Omitted(key, f"{op.name.lower()}: {error.reason}", is_damage=True))
         for topic in self.topics:
-            yield Member((TOPICS, *topic.path), Group(topic.channel.topic, partial(self._topic, topic)))
+            yield Member((TOPICS, *topic.path), self._topic(topic))
 
     def facts(self) -> dict[str, Any]:
         found = self.recording
@@ -173,35 +174,45 @@ class RecordingContents:
                 number, own = 1, path
                 while own in taken:
                     number += 1
-                    own = (*path[:-1], (path[-1] or b"%%") + b"~%d" % number)
+                    own = (*path[:-1], path[-1] + b"~%d" % number)
                 taken.add(own)
                 yield Topic(own, channels, schema)
 
-    def _topic(self, topic: Topic) -> Iterator[Member]:
-        """Yield the contents of a topic."""
+    def _topic(self, topic: Topic) -> Group:
+        """Return the directory of a topic."""
         cache, version = self._opening.cache, self._source.version
         messages = Messages(self.recording, cache, (version, "topic", *topic.channels), topic.channels)
         channel, schema, count = topic.channel, topic.schema, messages.count
-        yield Member((b"topic",), Document(b"topic", lambda: {
+        facts = {
             "topic": channel.topic, "message_encoding": channel.encoding, "message_count": count,
             "channels": [{"id": number, "metadata": one.metadata} for number, one in topic.channels.items()],
             "schema": schema and schema.name, "schema_encoding": schema and schema.encoding,
-        }))
-        if schema is not None and (schema.data or schema.encoding):
-            name = f"schema.{SUFFIXES.get(schema.encoding, 'bin')}".encode()
-            yield Member((name,), Part(name, Memory(schema.data)))
-        for field, dtype in TIMES:
-            key = field.encode()
-            yield Member((key,), Array(key, messages.column(field), dtype, (count,)))
-        try:
-            decoding = Decoding(messages, channel.encoding, schema, self._opening)
-        except LASTING as error:
-            reason = f"decoded messages: {error.reason}"
-            yield Member((b"fields",), Omitted(b"fields", reason, isinstance(error, Damaged)))
-            blobs = partial(_blob, messages)
-            yield Member((b"messages",), Series(b"messages", range(count), blobs, digits=6))
-            return
-        yield from decoding.members()
+        }
+
+        def members() -> Iterator[Member]:
+            yield Member((b"topic",), Document(b"topic", lambda: facts))
+            if schema is not None and (schema.data or schema.encoding):
+                name = f"schema.{SUFFIXES.get(schema.encoding, 'bin')}".encode()
+                yield Member((name,), Part(name, Memory(schema.data)))
+            for field, dtype in TIMES:
+                key = field.encode()
+                yield Member((key,), Array(key, messages.column(field), dtype, (count,)))
+            try:
+                yield from self._decoding(topic, messages).members()
+            except LASTING as error:
+                reason = f"decoded messages: {error.reason}"
+                yield Member((b"fields",), Omitted(b"fields", reason, isinstance(error, Damaged)))
+                blobs = partial(_blob, messages)
+                yield Member((b"messages",), Series(b"messages", range(count), blobs, digits=6))
+
+        def meanings() -> Iterator[Member]:
+            with suppress(*LASTING):  # the listing says why
+                yield from self._decoding(topic, messages).meanings()
+
+        return Group(channel.topic, members, meanings)
+
+    def _decoding(self, topic: Topic, messages: Messages) -> Decoding:
+        return Decoding(messages, topic.channel.encoding, topic.schema, self._opening)
 
 
 def _blob(messages: Messages, number: int) -> Blob:

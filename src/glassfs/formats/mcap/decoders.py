@@ -76,7 +76,7 @@ def _shown(node: Node, values: Iterator[Any]) -> Any:
         return {name: next(values) for name in node.names}
     value = next(values)
     if isinstance(node, Number):
-        return float(str(np.float32(value))) if node.form == "f" else value
+        return float32(value) if node.form == "f" else value
     if isinstance(node, Text) or isinstance(node.item, Text):
         return value
     if isinstance(node.item, Struct):
@@ -86,14 +86,18 @@ def _shown(node: Node, values: Iterator[Any]) -> Any:
     return numbers_shown(value, node.item)
 
 
+def float32(value: float) -> float:
+    """Return a number of 32 bits with the fewest digits that give it back, which are those of NumPy's texts."""
+    return float(str(np.float32(value)))
+
+
 def numbers_shown(values: NDArray[Any], item: Number) -> Any:
     """Return a sequence of numbers as a JSON value: bytes and long ones by their size only."""
     if item.is_byte:
         return {"bytes": len(values)}
     if len(values) > LONGEST_LIST:
         return {"dtype": np.dtype(item.dtype).name, "shape": [len(values)]}
-    # The fewest digits that give a float32 back are those of NumPy's own texts.
-    return [float(str(value)) for value in values] if item.form == "f" else values.tolist()
+    return list(map(float32, values)) if item.form == "f" else values.tolist()
 
 
 def _no_constant(name: str) -> None:

@@ -23,7 +23,7 @@ from glassfs.errors import Damaged
 from glassfs.formats.mcap.decoders import decoder_of
 from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time
 from glassfs.formats.mcap.messages import TIMES, Messages
-from glassfs.formats.mcap.pictures import pictures_of
+from glassfs.formats.mcap.pictures import Pictures, pictures_of
 from glassfs.formats.mcap.records import Schema
 from glassfs.formats.registry import Opening
 from glassfs.lazy import NDArray, np
@@ -59,24 +59,32 @@ class Decoding:
     def __init__(self, messages: Messages, encoding: str, schema: Schema | None, opening: Opening) -> None:
         self.messages, self.count = messages, messages.count
         self.decoder = decoder_of(encoding, schema)
-        self._pictures = pictures_of(schema)
         self._opening = opening
-        buffers = count()
-        self._leaves = tuple(_leaves(self.decoder.plan, (), count(), buffers, None))
-        self._payload = next((leaf for leaf in self._leaves if self._pictures and leaf.path == (b"data",)), None)
+        plan, buffers = self.decoder.plan, count()
+        slots = {b"/".join(leaf.path).decode(): leaf.slot for leaf in _leaves(plan, (), count(), count())}
+        kind = pictures_of(schema) if "data" in slots else ""
+        self._pictures = Pictures(kind, messages, self.decoder, slots) if kind else None
+        self._payload = slots["data"] if kind else None
+        """The slot of what has files of its own."""
+        self._leaves = tuple(_leaves(plan, (), count(), buffers, hidden=(b"data",) if kind else ()))
         self._buffers = next(buffers)
         self._fault: Damaged | None = None
         """Why the lengths of sequences are unknown, if they are."""
 
     def members(self) -> Iterator[Member]:
-        """Yield the contents that show the messages."""
+        """Yield the contents that show the messages as files."""
         yield Member((b"messages",), _Rows(b"messages", self, self._lines))
-        fields = [leaf for leaf in self._leaves if leaf is not self._payload]
-        if fields:
-            yield Member((b"fields",), Group(b"fields", lambda: chain.from_iterable(map(self._shown, fields))))
-            yield Member((b"topic",), Table(b"topic", self.count, lambda: list(self._columns(fields))))
-        if self._pictures and self._payload:
-            yield from self._pictures(self.messages, self.decoder, self._payload.slot, self._opening)
+        if self._leaves:
+            yield Member((b"fields",), Group(b"fields", lambda: chain.from_iterable(map(self._shown, self._leaves))))
+        if self._pictures:
+            yield Member((self._pictures.name,), self._pictures.directory)
+
+    def meanings(self) -> Iterator[Member]:
+        """Yield the table of the messages, and the video of images."""
+        if self._leaves:
+            yield Member((b"topic",), Table(b"topic", self.count, lambda: list(self._columns())))
+        for video in self._pictures.videos() if self._pictures else ():
+            yield Member((video.key,), video)
 
     @cached_property
     def rows_a_batch(self) -> int:
@@ -136,8 +144,8 @@ class Decoding:
         rows = []
         for message in self.messages.each(*self.rows(batch)):
             values = self.decoder.values(message)
-            if self._payload:
-                values[self._payload.slot] = b""  # an image would be held until the end of the batch
+            if self._payload is not None:
+                values[self._payload] = None  # an image would be held until the end of the batch
             rows.append(values)
         raws, lengths = list[bytes](), list[tuple[int, ...]]()
         for raw, *rest in _encoded(self._leaves, rows):
@@ -208,12 +216,12 @@ class Decoding:
         except Damaged as damage:
             yield Member(path, Array(path[-1], Unreadable(1, damage), "|u1", partial(_fail, damage)))
 
-    def _columns(self, fields: list[Leaf]) -> Iterator[Column]:
+    def _columns(self) -> Iterator[Column]:
         """Yield the columns of the table of messages: fields with a value or a list for each. Raises Damaged."""
         for field, dtype in TIMES:
             key = field.encode()
             yield Column(key, Array(key, self.messages.column(field), dtype, (self.count,)))
-        for leaf in fields:
+        for leaf in self._leaves:
             name, node = b".".join(leaf.path), leaf.node
             item = node.item if isinstance(node, Sequence) else node
             if isinstance(item, Text):
@@ -283,15 +291,19 @@ class _Offsets(Parted):
 
 
 def _leaves(
-    plan: Struct, path: Name, slots: Iterator[int], buffers: Iterator[int], around: int | None,
+    plan: Struct, path: Name, slots: Iterator[int], buffers: Iterator[int], around: int | None = None,
+    hidden: Name = (),
 ) -> Iterator[Leaf]:
-    """Yield the fields of a plan that have values."""
+    """Yield the fields of a plan that have values, except for the one at the path ``hidden``."""
     for field, node in plan.fields:
         own = (*path, field.encode())
         if isinstance(node, Struct):
             yield from _leaves(node, own, slots, buffers, around)
             continue
-        slot, buffer = next(slots), next(buffers)
+        slot = next(slots)
+        if own == hidden:
+            continue
+        buffer = next(buffers)
         if isinstance(node, Time):
             next(slots)
         inner: tuple[Leaf, ...] = ()

@@ -1,0 +1,175 @@
+"""Messages of Protocol Buffers, decoded by google.protobuf (docs/formats/mcap.md §3). Any thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sequence_
+from typing import Any
+
+from glassfs.errors import Damaged, NotInstalled
+from glassfs.formats.mcap.decoders import float32, numbers_shown
+from glassfs.formats.mcap.definitions import (
+    DEEPEST,
+    LARGEST,
+    MOST_FIELDS,
+    PRIMITIVES,
+    Node,
+    Number,
+    Sequence,
+    Struct,
+    Text,
+    Time,
+)
+from glassfs.formats.mcap.records import Schema
+from glassfs.lazy import np
+
+TIMES = ("google.protobuf.Timestamp", "google.protobuf.Duration")
+BYTES = PRIMITIVES["uint8"]
+KINDS: dict[str, Number | Time | Text] = {
+    "DOUBLE": PRIMITIVES["float64"], "FLOAT": PRIMITIVES["float32"], "BOOL": PRIMITIVES["bool"], "STRING": Text(),
+    **dict.fromkeys(("INT64", "SINT64", "SFIXED64"), PRIMITIVES["int64"]),
+    **dict.fromkeys(("UINT64", "FIXED64"), PRIMITIVES["uint64"]),
+    **dict.fromkeys(("INT32", "SINT32", "SFIXED32", "ENUM"), PRIMITIVES["int32"]),
+    **dict.fromkeys(("UINT32", "FIXED32"), PRIMITIVES["uint32"]),
+}
+"""The types of fields, by their names without TYPE_, that are no messages or bytes."""
+
+
+class Protobuf:
+    """Decodes messages with a FileDescriptorSet. Maps, types that contain themselves and bytes are in JSON only.
+
+    The bytes of a field ``data`` of the message itself are an exception, as images are there. Raises Damaged, and
+    NotInstalled.
+    """
+
+    def __init__(self, schema: Schema) -> None:
+        try:
+            from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
+        except ImportError as error:
+            raise NotInstalled("decoding Protocol Buffers needs a package: pip install 'glassfs[mcap]'") from error
+        if len(schema.data) > LARGEST:
+            raise Damaged(f"the definition of {schema.name} is larger than {LARGEST} bytes")
+        self._error = message.Error
+        try:
+            files = {one.name: one for one in descriptor_pb2.FileDescriptorSet.FromString(schema.data).file}
+            pool, added = descriptor_pool.DescriptorPool(), set[str]()
+
+            def add(name: str) -> None:
+                if name in files and name not in added:  # those that it imports first
+                    added.add(name)
+                    for other in files[name].dependency:
+                        add(other)
+                    pool.Add(files[name])
+
+            for name in files:
+                add(name)
+            self._type = pool.FindMessageTypeByName(schema.name)
+            self._class = message_factory.GetMessageClass(self._type)
+        except (message.Error, TypeError, KeyError, RecursionError) as error:
+            raise Damaged(f"the definition of {schema.name} cannot be used") from error
+        self.plan = _plan(self._type, (), iter(range(MOST_FIELDS)))
+
+    def values(self, message: memoryview) -> list[Any]:
+        """Return the values of all fields, defaults of those that are missing. Raises Damaged."""
+        found: list[Any] = []
+        _append(self.plan, self._parsed(message), found)
+        return found
+
+    def json(self, message: memoryview) -> Any:
+        """Return a message as a JSON value, with null for what is missing. Raises Damaged."""
+        return _shown(self._parsed(message))
+
+    def _parsed(self, message: memoryview) -> Any:
+        try:
+            return self._class.FromString(bytes(message))
+        except self._error as error:
+            raise Damaged("is no message of its type") from error
+
+
+def _kind(field: Any) -> str:
+    """Return the name of a field's type in KINDS, MESSAGE, GROUP or BYTES."""
+    names = (
+        "DOUBLE FLOAT INT64 UINT64 INT32 FIXED64 FIXED32 BOOL STRING GROUP MESSAGE BYTES UINT32 ENUM SFIXED32 SFIXED64 "
+        "SINT32 SINT64"
+    )
+    return str(names.split()[field.type - 1])
+
+
+def _plan(described: Any, around: Sequence_[str], left: Any) -> Struct:
+    """Return the plan of a type. Raises Damaged for too many fields."""
+    fields = list[tuple[str, Node]]()
+    around = (*around, described.full_name)
+    for field in described.fields:
+        kind, inner = _kind(field), field.message_type
+        node: Node | None = None
+        if next(left, None) is None:
+            raise Damaged(f"the type {described.full_name} has too many fields")
+        if inner is not None and inner.full_name in TIMES:
+            node = Time("qi", ("seconds", "nanos"))
+        elif inner is not None:
+            if not inner.GetOptions().map_entry and inner.full_name not in around and len(around) < DEEPEST:
+                node = _plan(inner, around, left)
+        elif kind == "BYTES":
+            node = Sequence(BYTES) if field.name == "data" and len(around) == 1 else None
+        else:
+            node = KINDS[kind]
+        if node is not None:
+            fields.append((field.name, Sequence(node) if field.is_repeated else node))  # type: ignore[arg-type]
+    return Struct(tuple(fields))
+
+
+def _append(plan: Struct, message: Any, found: list[Any]) -> None:
+    """Append the values of a message."""
+    for name, node in plan.fields:
+        value = getattr(message, name)
+        if isinstance(node, Struct):
+            _append(node, value, found)
+        elif isinstance(node, Time):
+            found += value.seconds, value.nanos
+        elif not isinstance(node, Sequence):
+            found.append(value)
+        elif isinstance(value, bytes):
+            found.append(np.frombuffer(value, np.uint8))
+        elif isinstance(node.item, Number):
+            found.append(np.array(value, node.item.dtype))
+        elif isinstance(node.item, Time):
+            found.append(np.array([(one.seconds, one.nanos) for one in value], "<i8,<i8"))
+        elif isinstance(node.item, Text):
+            found.append(list(value))
+        else:
+            items: list[list[Any]] = [[] for _ in value]
+            for one, inner in zip(value, items, strict=True):
+                _append(node.item, one, inner)
+            found.append(items)
+
+
+def _shown(message: Any) -> Any:
+    """Return a message as a JSON value."""
+    if message.DESCRIPTOR.full_name in TIMES:
+        return {"seconds": message.seconds, "nanos": message.nanos}
+    found = {}
+    for field in message.DESCRIPTOR.fields:
+        value, kind = getattr(message, field.name), _kind(field)
+        if field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
+            inner = field.message_type.fields_by_name["value"]
+            value = {str(key): _value(inner, value[key]) for key in sorted(value)}
+        elif field.is_repeated and isinstance(KINDS.get(kind), Number) and kind != "ENUM":
+            item = KINDS[kind]
+            value = numbers_shown(np.array(value, item.dtype), item)  # type: ignore[union-attr, arg-type]
+        elif field.is_repeated:
+            value = [_value(field, one) for one in value]
+        else:
+            value = None if field.has_presence and not message.HasField(field.name) else _value(field, value)
+        found[field.name] = value
+    return found
+
+
+def _value(field: Any, value: Any) -> Any:
+    """Return a value of a field as a JSON value."""
+    if field.message_type is not None:
+        return _shown(value)
+    if isinstance(value, bytes):
+        return {"bytes": len(value)}
+    if field.enum_type is not None:
+        known = field.enum_type.values_by_number.get(value)
+        return known.name if known is not None else value
+    return float32(value) if _kind(field) == "FLOAT" else value
