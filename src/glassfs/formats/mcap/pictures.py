@@ -30,7 +30,7 @@ from glassfs.errors import Damaged
 from glassfs.formats.mcap.decoders import Decoder
 from glassfs.formats.mcap.messages import Messages
 from glassfs.formats.mcap.records import Schema
-from glassfs.lazy import np
+from glassfs.lazy import NDArray, np
 
 DIGITS = 6
 IMAGES, CLOUDS = ("CompressedImage", "CompressedVideo", "Image", "RawImage"), ("PointCloud2", "PointCloud")
@@ -82,11 +82,10 @@ class Pictures:
         key = b"%0*d" % (DIGITS, number)
         try:
             payload = self._messages.payload(number)
-            message = payload.whole()
-            values = self._decoder.values(memoryview(bytes(message)))
+            message = payload.read(0, payload.size)
+            values = self._decoder.values(memoryview(message))
             fields = {name: values[slot] for name, slot in self._slots.items()}
-            stored = fields["data"].tobytes()
-            data = Slice(payload, message.find(stored), len(stored))
+            data = Slice(payload, _start(fields["data"], message), len(fields["data"]))
             if self._kind in CLOUDS:
                 return _points(key, data, fields)
             if self._kind.startswith("Compressed"):
@@ -106,6 +105,12 @@ def pictures_of(schema: Schema | None) -> str:
     """Return which pictures messages with a schema have, empty if none."""
     found = _TYPE.fullmatch(schema.name) if schema else None
     return found[1] if found else ""
+
+
+def _start(stored: NDArray[Any], message: bytes) -> int:
+    """Return where bytes of a message begin in it, by their address or, if they are a copy, by a search."""
+    start: int = stored.ctypes.data - np.frombuffer(message, np.uint8).ctypes.data
+    return start if 0 <= start <= len(message) - len(stored) else message.find(stored.tobytes())
 
 
 def _encoded(key: bytes, data: Data, form: str) -> Content:
