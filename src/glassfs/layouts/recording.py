@@ -9,7 +9,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any, NamedTuple
 
-from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video
+from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video, members_of
 from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
 from glassfs.content.features import signal_of, states_of
@@ -270,7 +270,7 @@ def flattened(group: Group, above: Name = (), omit: Sequence[Pattern] = ()) -> I
 
     A group in it that cannot be listed is omitted. Raises Damaged.
     """
-    for name, content in group.members():
+    for name, content in members_of(group):
         longer = (*above, *name)
         if omit and any(pattern.covers(name_of(longer)) for pattern in omit):
             continue
