@@ -21,8 +21,10 @@ BATCH = "glassfs.datasets.batch"
 SANDBOX = "glassfs.sandbox.client"
 """Of this room a mount needs only what starts worker processes."""
 LIBRARIES = (
-    "numpy", "PIL", "PIL.Image", "PIL.ImageFile", "PIL.JpegImagePlugin", "PIL.PngImagePlugin", "zstandard", "lz4",
-    "lz4.block", "crc32c", "xxhash", "zlib_ng", "zlib_ng.zlib_ng", "inotify_simple",
+    "numpy", "PIL", "PIL.Image", "PIL.ImageFile", "PIL.JpegImagePlugin", "PIL.PngImagePlugin", "PIL.WebPImagePlugin",
+    "zstandard", "lz4", "lz4.block", "lz4.frame", "crc32c", "xxhash", "zlib_ng", "zlib_ng.zlib_ng", "inotify_simple",
+    "google.protobuf", "google.protobuf.message", "google.protobuf.descriptor_pb2", "google.protobuf.descriptor_pool",
+    "google.protobuf.message_factory",
 )
 """What glassfs imports only where it is used. Some may be missing.
 

@@ -8,12 +8,8 @@ from typing import Any, Protocol
 
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.mcap.cdr import Cdr
-from glassfs.formats.mcap.definitions import Node, Number, Struct, Text, Time, plan_of
+from glassfs.formats.mcap.definitions import Node, Number, Struct, Text, Time, float32, numbers_shown, plan_of
 from glassfs.formats.mcap.records import Schema
-from glassfs.lazy import NDArray, np
-
-LONGEST_LIST = 1024
-"""Longer sequences of numbers are not in JSON lines."""
 
 
 class Decoder(Protocol):
@@ -84,20 +80,6 @@ def _shown(node: Node, values: Iterator[Any]) -> Any:
     if isinstance(node.item, Time):
         return [dict(zip(node.item.names, one, strict=True)) for one in value.tolist()]
     return numbers_shown(value, node.item)
-
-
-def float32(value: float) -> float:
-    """Return a number of 32 bits with the fewest digits that give it back, which are those of NumPy's texts."""
-    return float(str(np.float32(value)))
-
-
-def numbers_shown(values: NDArray[Any], item: Number) -> Any:
-    """Return a sequence of numbers as a JSON value: bytes and long ones by their size only."""
-    if item.is_byte:
-        return {"bytes": len(values)}
-    if len(values) > LONGEST_LIST:
-        return {"dtype": np.dtype(item.dtype).name, "shape": [len(values)]}
-    return list(map(float32, values)) if item.form == "f" else values.tolist()
 
 
 def _no_constant(name: str) -> None:

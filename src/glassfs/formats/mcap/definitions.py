@@ -12,16 +12,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from glassfs.errors import Damaged
 from glassfs.formats.mcap.records import Schema
+from glassfs.lazy import NDArray, np
 
 LARGEST = 1 << 20
 """Bytes of a definition."""
 DEEPEST, MOST_FIELDS = 64, 10_000
 """Types inside types, and fields in all."""
 LONGEST_ARRAY = 1 << 24
+LONGEST_LIST = 1024
+"""Longer sequences of numbers are not in JSON lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,20 @@ def plan_of(schema: Schema) -> Struct:
             types.setdefault(key, fields)
     primitives = ROS1 if schema.encoding == "ros1msg" else PRIMITIVES
     return _Planner(types, primitives).plan(_normal(schema.name))
+
+
+def float32(value: float) -> float:
+    """Return a number of 32 bits with the fewest digits that give it back, which are those of NumPy's texts."""
+    return float(str(np.float32(value)))
+
+
+def numbers_shown(values: NDArray[Any], item: Number) -> Any:
+    """Return a sequence of numbers as a JSON value: bytes and long ones by their size only."""
+    if item.is_byte:
+        return {"bytes": len(values)}
+    if len(values) > LONGEST_LIST:
+        return {"dtype": np.dtype(item.dtype).name, "shape": [len(values)]}
+    return list(map(float32, values)) if item.form == "f" else values.tolist()
 
 
 class _Planner:

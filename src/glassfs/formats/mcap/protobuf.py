@@ -6,7 +6,6 @@ from collections.abc import Sequence as Sequence_
 from typing import Any
 
 from glassfs.errors import Damaged, NotInstalled
-from glassfs.formats.mcap.decoders import float32, numbers_shown
 from glassfs.formats.mcap.definitions import (
     DEEPEST,
     LARGEST,
@@ -18,6 +17,8 @@ from glassfs.formats.mcap.definitions import (
     Struct,
     Text,
     Time,
+    float32,
+    numbers_shown,
 )
 from glassfs.formats.mcap.records import Schema
 from glassfs.lazy import np

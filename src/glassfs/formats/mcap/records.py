@@ -53,7 +53,7 @@ class Channel(NamedTuple):
 
 
 class Fields:
-    """Reads the fields of a record one after another. Fields behind the known ones are ignored (§1.4)."""
+    """Reads the fields of a record one after another. Fields behind the known ones are ignored (§1)."""
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = memoryview(data)
