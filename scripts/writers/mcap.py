@@ -170,7 +170,7 @@ def text(value: str) -> bytes:
 
 
 class Cdr(bytearray):
-    """A message in little-endian CDR."""
+    """A message in little-endian CDR: ``put`` appends numbers, ``put_text`` a string, ``put_sequence`` a sequence."""
 
     def __init__(self) -> None:
         super().__init__(b"\0\1\0\0")

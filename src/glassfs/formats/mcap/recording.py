@@ -40,7 +40,8 @@ CHUNK_HEAD = 128
 """Bytes of a chunk before its records, with a name of the compression of any sensible length."""
 INDEX_HEAD, INDEX_ENTRY = 15, 16
 """Bytes of a message index before its entries, and of each of these."""
-_NO_SUMMARY = "has no summary"
+_NO_SUMMARY, _NOT_ALL = "has no summary", "has messages outside chunks"
+"""Why a summary is not used, though nothing is wrong with the file."""
 
 
 @dataclass(slots=True)
@@ -83,12 +84,13 @@ class Recording:
         self._begin = len(MAGIC) + RECORD.size + len(header)
         self._totals: dict[int, int] = {}
         """Messages by channel as the statistics have them."""
-        self.reason = self._why_not_summarized()
-        if self.reason:
+        reason = self._why_not_summarized()
+        self.reason = "" if reason in (_NO_SUMMARY, _NOT_ALL) else reason
+        if reason:
             for found in (self.schemas, self.channels, self.chunks, self.attachments, self.metadata):
                 found.clear()
             self._scan()
-            if self.reason != _NO_SUMMARY:
+            if self.reason:
                 opening.warn(f"{self.reason}: its records were scanned instead")
         self._find_definitions()
 
@@ -148,14 +150,16 @@ class Recording:
             summary = tail[start - size :] if size - start <= len(tail) else self.source.read(start, size - start)
             if crc and zlib.crc32(summary[: -len(MAGIC) - 4]) != crc:
                 return "the checksum of its summary does not match"
-            self._summarize(summary[: -FOOTER.size], start)
+            self.data_end = start
+            return self._summarize(summary[: -FOOTER.size], start)
         except (Damaged, TooLarge) as error:
             return f"its summary cannot be used: {error.reason}"
-        self.data_end = start
-        return ""
 
-    def _summarize(self, summary: bytes, end: int) -> None:
-        """Take what a summary has; ``end`` is that of the data section. Raises Damaged if it cannot be right."""
+    def _summarize(self, summary: bytes, end: int) -> str:
+        """Take what a summary has; ``end`` is that of the data section. Return _NOT_ALL if that is not all.
+
+        Raises Damaged if it cannot be right.
+        """
         total: tuple[int, ...] = ()
         for op, content in records(Memory(summary)):
             fields = Fields(content)
@@ -184,10 +188,11 @@ class Recording:
         is_counted = all(chunk.is_counted for chunk in self.chunks)
         if reached > end or not (self.chunks or total):
             raise Damaged("it leads outside the data section, or to nothing")
-        if total and (total[5] != len(self.chunks) or known > total[0] or (is_counted and known < total[0])):
+        if total and (total[5] != len(self.chunks) or known > total[0]):
             raise Damaged("its statistics differ from its indexes")
         if {number for chunk in self.chunks for number in chunk.counts} - self.channels.keys():
             raise Damaged("it lacks channels")
+        return _NOT_ALL if total and is_counted and known < total[0] else ""
 
     def _add_chunk(self, fields: Fields) -> None:
         """Add the chunk of a chunk index.
@@ -222,6 +227,8 @@ class Recording:
                 end = position + RECORD.size + length
                 if not op or end > size:  # the rest of a recording that was not finished
                     self.is_complete = False
+                    if self.chunks:  # some of its indexes may be missing
+                        self.chunks[-1].is_counted = self.chunks[-1].is_loose
                     break
                 channel, entries = Fields(head[RECORD.size :]).numbers("HI")
                 if op in (Op.DATA_END, Op.FOOTER):
