@@ -18,6 +18,7 @@ from glassfs.formats.mcap.records import Schema
 from tests.formats.mcap_files import START, Message, files, picture, write
 
 FIELDS = descriptor_pb2.FieldDescriptorProto
+REPEATED = FIELDS.LABEL_REPEATED
 TYPES: dict[str, Any] = {name.removeprefix("TYPE_").lower(): number for name, number in FIELDS.Type.items()}
 
 
@@ -26,7 +27,7 @@ def described(name: str, text: str) -> Any:
     found = descriptor_pb2.DescriptorProto(name=name)
     for number, line in enumerate(text.split("; "), 1):
         kind, field, *label = line.split()
-        added = found.field.add(name=field, number=number, label=FIELDS.LABEL_REPEATED if label else FIELDS.LABEL_OPTIONAL)
+        added = found.field.add(name=field, number=number, label=REPEATED if label else FIELDS.LABEL_OPTIONAL)
         if kind in TYPES:
             added.type = TYPES[kind]
         else:
@@ -69,7 +70,7 @@ def with_entries(outer: Any) -> Any:
     entry = outer.nested_type.add(name="MEntry")
     entry.CopyFrom(described("MEntry", "string key; int32 value"))
     entry.options.map_entry = True
-    outer.field.add(name="m", number=90, label=FIELDS.LABEL_REPEATED, type=TYPES["message"], type_name=".made.All.MEntry")
+    outer.field.add(name="m", number=90, label=REPEATED, type=TYPES["message"], type_name=".made.All.MEntry")
     return outer
 
 
@@ -95,8 +96,8 @@ def test_fields_of_all_kinds(tmp_path: Path) -> None:
     kind = message_class(ALL, "made.All")
     first = kind(
         a=0.1, b=0.1, c=-5, d=(1 << 64) - 1, e=-(1 << 63), f=True, g="é", h=b"abc", i=1, j={"x": 3, "y": [1, 2]},
-        k=[1, 2], l=["a", "b"], n=[{"x": 1}, {"x": 2, "y": [3]}], o={"seconds": 5, "nanos": 7}, p={"c": 1}, q=[7], r=[1, 9],
-        s=[True, False], m={"k": 4},
+        k=[1, 2], l=["a", "b"], n=[{"x": 1}, {"x": 2, "y": [3]}], o={"seconds": 5, "nanos": 7}, p={"c": 1}, q=[7],
+        r=[1, 9], s=[True, False], m={"k": 4},
     )
     with glassfs.open(recorded(tmp_path / "run.mcap", ALL, "made.All", first, kind())) as run:
         fields = run["topics/x/fields"]
