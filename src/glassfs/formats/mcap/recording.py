@@ -83,16 +83,19 @@ class Recording:
         fields = Fields(header)
         self.profile, self.library = fields.text(), fields.text()
         self._begin = len(MAGIC) + RECORD.size + len(header)
-        self._totals: dict[int, int] = {}
-        """Messages by channel as the statistics have them."""
         reason = self._why_not_summarized()
         self.reason = "" if reason in (_NO_SUMMARY, _NOT_ALL) else reason
         if reason:
             for found in (self.schemas, self.channels, self.chunks, self.attachments, self.metadata):
                 found.clear()
+            is_cut = not self.is_complete
             self._scan()
+            if reason == _NOT_ALL and not any(chunk.is_loose for chunk in self.chunks):
+                self.reason = "its statistics have more messages than its indexes"
             if self.reason:
                 opening.warn(f"{self.reason}: its records were scanned instead")
+            for chunk in self.chunks if self.reason and not is_cut else ():  # indexes may be wrong as well
+                chunk.is_counted = chunk.is_loose
         self._find_definitions()
 
     def chunk_data(self, chunk: Chunk) -> Data:
@@ -172,11 +175,7 @@ class Recording:
                 self._take(1)
                 (self.attachments if op == Op.ATTACHMENT_INDEX else self.metadata).append(fields.numbers("QQ"))
             elif op == Op.STATISTICS:
-                total = fields.numbers("QHIIIIQQ")
-                inner = Fields(fields.raw())
-                while inner.is_left:
-                    channel, count = inner.numbers("HQ")
-                    self._totals[channel] = count
+                total = fields.numbers("QHIIII")
             elif op < Op.CHUNK_INDEX or op in (Op.ATTACHMENT, Op.METADATA, Op.DATA_END):
                 raise Damaged("it has records of the data section")
         self.chunks.sort(key=lambda chunk: chunk.start)
@@ -253,12 +252,6 @@ class Recording:
                     self._take(1)
                     (self.attachments if op == Op.ATTACHMENT else self.metadata).append((position, end - position))
                 position = end
-        found = Counter[int]()
-        for chunk in self.chunks:
-            found.update(chunk.counts)
-        if self._totals and +found != +Counter(self._totals):  # one of them lies: the messages themselves are counted
-            for chunk in self.chunks:
-                chunk.is_counted = chunk.is_loose
 
     def _add_scanned(self, start: int, end: int, channel: int | None) -> None:
         """Add a chunk; or a message on a channel that is in none, to a chunk of about PIECE bytes with others."""
