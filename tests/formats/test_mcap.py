@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from writers.mcap import COMPRESSED_IMAGE, JOINT_STATE, McapWriter, compressed_image, joint_state
 
 import glassfs
@@ -102,6 +105,28 @@ def test_messages_out_of_order_are_sorted_by_time_and_place(tmp_path: Path, kind
     with glassfs.open(path) as run:
         found = run["topics/joints/fields/position"].numpy()[:, 0]
         assert found.tolist() == sorted(range(12), key=lambda number: (times[number], number))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["/a", "/b", "/a/c"]), st.integers(0, 9)), max_size=30),
+    st.sampled_from(sorted(KINDS)), st.integers(1, 400),
+)
+def test_any_order_of_messages_is_that_of_the_official_reader(
+    sent: list[tuple[str, int]], kind: str, chunk: int,
+) -> None:
+    messages = [
+        Message(topic, "note", START + time, json.dumps(number).encode(), "json")
+        for number, (topic, time) in enumerate(sent)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder) / "run.mcap", messages, **{"chunk": chunk, **KINDS[kind]})
+        with glassfs.open(path) as run:
+            for topic in {topic for topic, _ in sent}:
+                lines = [json.loads(line) for line in run[f"topics{topic}/messages.jsonl"].text().splitlines()]
+                assert [tuple(line.values()) for line in lines] == [
+                    (one.log_time, one.publish_time, one.sequence, json.loads(one.data))
+                    for one in official(path, topic)
+                ]
 
 
 def test_opening_reads_the_end_and_no_chunk(tmp_path: Path) -> None:
