@@ -208,10 +208,7 @@ def weight(objects: Sequence[Object]) -> int:
 def _axes(entry: Any) -> tuple[range, ...] | None:
     if entry is None:
         return None
-    axes = list(map(_integers, entry))
-    if len(axes) > 32 or not all(step for _, step, _ in axes):
-        raise ValueError
-    return tuple(range(start, start + step * count, step) for start, step, count in axes)
+    return tuple(range(start, start + step * count, step) for start, step, count in map(_integers, entry))
 
 
 def _bytes(value: Any) -> bytes:

@@ -36,7 +36,7 @@ from glassfs.formats.hdf5.chunks import Shape
 from glassfs.formats.hdf5.description import Dataset, Inner, Object, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
 from glassfs.formats.hdf5.frames import FrameGroup
-from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, source_part
+from glassfs.formats.hdf5.outside import OtherFiles, placed, put_together
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.names import escape, free_name
@@ -90,7 +90,7 @@ class GroupListing:
         opening = self._opening
         return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source.version, path)
 
-    def _virtual(self, path: Path, described: Dataset) -> VirtualGrid:
+    def _virtual(self, path: Path, described: Dataset) -> Data:
         """Return the elements of a virtual dataset. Raises Refused, and what prevents reading a source."""
         if described.kind.name != "number" or described.kind.stored is None:
             raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
@@ -102,10 +102,10 @@ class GroupListing:
             if named not in sources:
                 listing = self if self._others.is_own(one.file) else self._listing(one.file)
                 sources[named] = listing.numbers(one.target, kind)
-            parts.append(source_part(one, described.shape, *sources[named]))
-        convert = compounds.conversion(kind)
+            parts.append(placed(one, described.shape, *sources[named], described.item))
+        convert, item = compounds.conversion(kind), described.item
         fill = convert(described.fill) if convert and described.fill else described.fill
-        return VirtualGrid(self._opening.cache, described.shape, described.item, parts, fill)
+        return put_together(parts, described.elements * item, fill or bytes(item))
 
     def _listing(self, file: bytes, top: Path = ()) -> GroupListing:
         """Return the contents of another file, from a path on. Raises Refused."""
