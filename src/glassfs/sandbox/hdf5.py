@@ -25,7 +25,7 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5pl, h5s, h5z
 from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
-from glassfs.sandbox.hdf5_chunks import stored_chunks, stored_size
+from glassfs.sandbox.hdf5_chunks import are_listed, stored_chunks, stored_size
 from glassfs.sandbox.hdf5_plain import PlainDatasets
 from glassfs.sandbox.hdf5_references import (
     MOST_LINKS,
@@ -336,6 +336,8 @@ class _Container:
             found["offset"] = dataset.get_offset() if is_allocated else None
         elif layout == "chunked":
             found["chunks"] = list(properties.get_chunk())
+            if not are_listed(dataset, properties):
+                found["layout"] = "unlisted"
             found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
         if found["type"]["class"] in ("number", "compound", "bytes"):
             found["fill"] = hdf5_values.fill_value(properties, kind)
@@ -457,7 +459,8 @@ def _warm_up() -> None:
         file["texts"] = ["text"]
         file.attrs["text"] = "text"
     container = _Container(made)  # type: ignore[arg-type]
-    for request in ({"do": "open"}, {"do": "attributes", "path": []}, {"do": "list", "path": [], "first": 0, "count": 9}):
+    first = {"do": "list", "path": [], "first": 0, "count": 9}
+    for request in ({"do": "open"}, {"do": "attributes", "path": []}, first):
         json.dumps(container(request)[0])
     list(container({"do": "chunks", "path": ["chunks"], "most": 9})[1])
 

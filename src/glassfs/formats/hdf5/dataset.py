@@ -181,7 +181,7 @@ def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, conve
         return Zeros(0)
     if dataset.layout in ("virtual", "external"):
         return Unreadable(size, source.damage("has its values in other datasets or files"))
-    if dataset.layout == "compact" or not _is_decoded_here(asked, dataset):
+    if not _is_decoded_here(asked, dataset):
         return _decoded_by_library(source, asked, dataset, size)
     stored = _raw_data(source, asked, dataset)
     return stored if convert is None else Converted(stored, dataset.size, item, size, convert)
@@ -226,11 +226,13 @@ def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset
 
 
 def _is_decoded_here(asked: DatasetRequests, dataset: Dataset) -> bool:
-    """Return whether chunks are decoded here: their filters are known, and the cache has room for several of them."""
-    if not dataset.filters:
-        return True
+    """Return whether elements are read here: where they are and their filters are known, and the cache has room for
+    several of their chunks.
+    """
+    if dataset.layout in ("compact", "unlisted"):
+        return False
     size = prod(dataset.chunks) * dataset.size
-    return filters.are_known(dataset.filters) and size <= asked.cache.budget // 8
+    return not dataset.filters or (filters.are_known(dataset.filters) and size <= asked.cache.budget // 8)
 
 
 def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
