@@ -99,8 +99,6 @@ class _Container:
         """The object that was used last, behind the groups on its path."""
         self._plain = PlainDatasets(self._file.userblock_size)
         self._referred = Referred(self._file.id)
-        self._large: tuple[list[str], Any] = ([], None)
-        """The dataset whose elements were read last, if it has a cache for a large chunk."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         with _demanding_filters(lambda: self._opened[-1][1]):
@@ -216,9 +214,12 @@ class _Container:
         chunk = prod(properties.get_chunk()) * size if properties.get_layout() == h5d.CHUNKED else 0
         # The library decodes a chunk again for each read of a part of it, unless the cache of the dataset has room for
         # it.
-        if chunk > CHUNK_CACHE:
-            del dataset  # one that is open keeps its cache
-            dataset = self._with_cache(path, chunk)
+        if dataset.get_access_plist().get_chunk_cache()[1] < chunk:
+            del dataset, self._opened[-1]  # one that is open keeps its cache
+            access = h5p.create(h5p.DATASET_ACCESS)
+            access.set_chunk_cache(17, chunk, 1.0)  # slots, a prime number
+            dataset = h5d.open(self._opened[-1][1], path[-1].encode("latin-1"), access)
+            self._opened.append((path[-1], dataset))
         with _demanding_filters(lambda: dataset):
             try:
                 for box in _divided(start, shape, max(1, PIECE // size)):
@@ -345,20 +346,8 @@ class _Container:
             found["image"] = True
         return found
 
-    def _with_cache(self, path: list[str], size: int) -> Any:
-        """Return the dataset at a path, with a cache for a chunk of ``size`` bytes while only its elements are read."""
-        if self._large[0] == path:
-            return self._large[1]
-        access = h5p.create(h5p.DATASET_ACCESS)
-        access.set_chunk_cache(17, size, 1.0)  # slots, a prime number
-        del self._opened[1:]
-        self._large = path, h5d.open(self._found(path[:-1]), path[-1].encode("latin-1"), access)
-        return self._large[1]
-
     def _found(self, path: list[str]) -> Any:
         """Return the object at a path of hard links."""
-        if self._large[0] != path:
-            self._large = [], None  # its cache takes most of the memory that a worker may have
         known = 0
         while known < min(len(path), len(self._opened) - 1) and self._opened[known + 1][0] == path[known]:
             known += 1

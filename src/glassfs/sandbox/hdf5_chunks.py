@@ -8,7 +8,9 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-from h5py import h5d, h5s
+from h5py import h5s
+
+from glassfs.sandbox.hdf5_values import Id, declared
 
 NOT_FOUND = 1 << 32
 """In the filter mask of a chunk that the library does not find by its key."""
@@ -21,14 +23,11 @@ class IndexType(IntEnum):
     EXTENSIBLE_ARRAY = 4
 
 
-# h5py does not offer these. Symbols of the library are found through any module of h5py.
-_library = ctypes.CDLL(h5d.__file__)
-_index_type, _options, _stored_size = (
-    _library.H5Dget_chunk_index_type, _library.H5Pget_chunk_opts, _library.H5Dget_chunk_storage_size,
+_index_type = declared("H5Dget_chunk_index_type", ctypes.c_int, Id, ctypes.POINTER(ctypes.c_int))
+_options = declared("H5Pget_chunk_opts", ctypes.c_int, Id, ctypes.POINTER(ctypes.c_uint))
+_stored_size = declared(
+    "H5Dget_chunk_storage_size", ctypes.c_int, Id, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64),
 )
-_index_type.argtypes = ctypes.c_int64, ctypes.POINTER(ctypes.c_int)
-_options.argtypes = ctypes.c_int64, ctypes.POINTER(ctypes.c_uint)
-_stored_size.argtypes = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(ctypes.c_uint64)
 
 
 def are_listed(dataset: Any, properties: Any) -> bool:

@@ -8,34 +8,23 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from h5py import h5d, h5i
+from h5py import h5i
 
 from glassfs.sandbox.hdf5_types import described_type
+from glassfs.sandbox.hdf5_values import Id, declared
 
 MOST_TYPES = 32
 """Types of a container that are recognized: describing one takes ten times as long."""
 _UNDEFINED = (1 << 64) - 1
-_library, _Id, _Number = ctypes.CDLL(h5d.__file__), ctypes.c_int64, ctypes.c_uint64
+_Number = ctypes.c_uint64
 
-
-def _declared(name: str, result: Any, *more: Any) -> Any:
-    """Return a function of the library that takes an identifier and ``more``."""
-    found = getattr(_library, name)
-    found.argtypes, found.restype = (_Id, *more), result
-    return found
-
-
-_open, _class, _close = (
-    _declared("H5Oopen_by_addr", _Id, _Number), _declared("H5Iget_type", ctypes.c_int),
-    _declared("H5Idec_ref", ctypes.c_int),
-)
-_facts = _declared("H5Oget_info2", ctypes.c_int, ctypes.c_void_p, ctypes.c_uint)
-_type, _equal = _declared("H5Dget_type", _Id), _declared("H5Tequal", ctypes.c_int, _Id)
-_space, _axes = (
-    _declared("H5Dget_space", _Id),
-    _declared("H5Sget_simple_extent_dims", ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
-)
-_offset, _stored = _declared("H5Dget_offset", _Number), _declared("H5Dget_storage_size", _Number)
+_open, _class = declared("H5Oopen_by_addr", Id, Id, _Number), declared("H5Iget_type", ctypes.c_int, Id)
+_close = declared("H5Idec_ref", ctypes.c_int, Id)
+_facts = declared("H5Oget_info2", ctypes.c_int, Id, ctypes.c_void_p, ctypes.c_uint)
+_type, _equal = declared("H5Dget_type", Id, Id), declared("H5Tequal", ctypes.c_int, Id, Id)
+_space = declared("H5Dget_space", Id, Id)
+_axes = declared("H5Sget_simple_extent_dims", ctypes.c_int, Id, ctypes.c_void_p, ctypes.c_void_p)
+_offset, _stored = declared("H5Dget_offset", _Number, Id), declared("H5Dget_storage_size", _Number, Id)
 
 
 class _Facts(ctypes.Structure):

@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from h5py import h5t
 
-from glassfs.sandbox.hdf5_values import TIMES, native, text_of
+from glassfs.sandbox.hdf5_values import native, text_of
 
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
 )
-_OTHERS = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.BITFIELD: "bit field", _ENUM: "enumeration",
-           h5t.TIME: "time"}
+_OTHERS = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.BITFIELD: "bit field", _ENUM: "enumeration"}
 _FLOATS = {size: [getattr(h5t, f"IEEE_F{8 * size}{order}") for order in ("LE", "BE")] for size in (2, 4, 8)}
 _INTEGERS = {
     size: [getattr(h5t, f"STD_{kind}{8 * size}{order}") for kind in "IUB" for order in ("LE", "BE")]
@@ -50,9 +49,6 @@ def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
     if code in (_VLEN, _ARRAY):
         base = described_type(kind.get_super(), depth + 1, bits)
         return _made_of("rows", base) if code == _VLEN else _made_of("array", base, kind.get_array_dims())
-    if code == h5t.TIME and bits == "b" and kind.get_size() in TIMES:
-        shown = TIMES[kind.get_size()]
-        return {"class": "number", "stored": None, "shown": shown, "name": shown}
     if code in (_OPAQUE, h5t.TIME):
         return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "time", "shown": f"|V{kind.get_size()}"}
     if code == _REFERENCE:
@@ -71,7 +67,9 @@ def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
 
 def _made_of(outer: str, base: dict[str, Any], dims: Sequence[int] = ()) -> dict[str, Any]:
     """Describe an array of these dimensions, or rows of variable length, whose values are of a type."""
-    what = "unknown" if base["class"] == "unknown" else _SHOWN.get((outer, base["class"]), "json")
+    what = _SHOWN.get((outer, base["class"]), "json")
+    if base["class"] == "unknown" or (outer, base["name"]) == ("rows", "time"):  # which the library does not convert
+        what = "unknown"
     if dims and what in ("number", "text", "bytes", "compound"):
         return {**base, "dims": [*dims, *base.get("dims", [])]}
     found = {"class": what, "name": f"{outer} of {_called(base)}"}

@@ -6,7 +6,6 @@ workers import this module.
 
 from __future__ import annotations
 
-import atexit
 import base64
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
@@ -25,52 +24,27 @@ MOST_TEXT = 8 << 20
 Refer = Callable[[Any, memoryview], Iterator[bytes]]
 """What yields the texts of references of a type: paths, and b"" for references to nothing."""
 
-# h5py does not offer these, or leaks what sequences refer to.
-_library = ctypes.CDLL(h5d.__file__)
-_native_type, _reclaim, _fill_value, _unregister = (
-    _library.H5Tget_native_type, _library.H5Treclaim, _library.H5Pget_fill_value, _library.H5Tunregister,
-)
-_read, _read_attribute = _library.H5Dread, _library.H5Aread
-_read.argtypes = *(ctypes.c_int64,) * 5, ctypes.c_void_p
-_read_attribute.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-_native_type.argtypes, _native_type.restype = (ctypes.c_int64, ctypes.c_int), ctypes.c_int64
-_reclaim.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-_fill_value.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-_unregister.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+# h5py does not offer some functions of the library, or leaks what sequences refer to. Symbols of the library are found
+# through any module of h5py.
+_library, Id = ctypes.CDLL(h5d.__file__), ctypes.c_int64
+
+
+def declared(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of the library."""
+    found = getattr(_library, name)
+    found.argtypes, found.restype = arguments, result
+    return found
+
+
+_native_type = declared("H5Tget_native_type", Id, Id, ctypes.c_int)
+_reclaim = declared("H5Treclaim", ctypes.c_int, Id, Id, Id, ctypes.c_void_p)
+_fill_value = declared("H5Pget_fill_value", ctypes.c_int, Id, Id, ctypes.c_void_p)
+_read = declared("H5Dread", ctypes.c_int, Id, Id, Id, Id, Id, ctypes.c_void_p)
+_read_attribute = declared("H5Aread", ctypes.c_int, Id, Id, ctypes.c_void_p)
+_unregister = declared("H5Tunregister", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, Id, Id, ctypes.c_void_p)
 for _name in (b"ibo", b"ibo(opt)"):
     # These swap the bytes of integers, and lose the sign of those that have fewer bits than their bytes.
     _unregister(-1, _name, -1, -1, None)
-
-
-TIMES = {4: "<i4", 8: "<f8"}
-"""The dtype of PyTables' times by their size: seconds, those of 64 bits with a fraction."""
-
-
-def _register_times(size: int, order: str) -> Any:
-    """Have the library convert times of PyTables, and return what has to be kept for that.
-
-    Those of 64 bits are stored as seconds in the upper and microseconds in the lower half.
-    """
-    def convert(_: int, __: int, command: Any, count: int, stride: int, ___: int, at: int) -> int:
-        if command[0] == 1:  # H5T_CONV_CONV; the others need nothing
-            step = stride or size
-            raw: Any = (ctypes.c_char * (step * count)).from_address(at)
-            stored = np.ndarray((count,), f"{'<' if order == 'LE' else '>'}i{size}", raw, 0, (step,))
-            values = stored if size == 4 else 1e-6 * stored.astype("<i4") + (stored >> 32)
-            np.ndarray((count,), TIMES[size], raw, 0, (step,))[:] = values
-        return 0
-
-    # The first arguments of ``H5T_conv_t``; those behind the values are not needed.
-    numbers, command = (ctypes.c_int64, ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
-    made = ctypes.CFUNCTYPE(ctypes.c_int, *numbers, command, *(ctypes.c_size_t,) * 4)(convert)
-    kinds = getattr(h5t, f"UNIX_D{8 * size}{order}"), h5t.py_create(np.dtype(TIMES[size]))
-    _library.H5Tregister(0, b"time", *(ctypes.c_int64(kind.id) for kind in kinds), made)
-    return made
-
-
-_KEPT = [_register_times(size, order) for size in TIMES for order in ("LE", "BE")]
-# The library also calls what it knows when the process ends, after Python.
-atexit.register(_unregister, -1, b"time", -1, -1, None)
 
 
 def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int], list[bytes]]:
