@@ -192,7 +192,7 @@ def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
     size = dataset.elements * dataset.size
     if dataset.layout == "contiguous":
         if dataset.offset is None:
-            return filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
+            return filled(dataset.fill, size) if dataset.fill else Zeros(size)
         # The library does not compare these and would read what lies behind the values.
         if dataset.stored != size:
             reason = f"has {dataset.stored} stored bytes, but its shape needs {size}"

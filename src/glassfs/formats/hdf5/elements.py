@@ -58,13 +58,13 @@ class LibraryGrid(Grid):
     """
 
     def __init__(self, asked: DatasetRequests, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
-        super().__init__(asked.cache, shape, together(shape, chunks, item, asked.cache.budget // 8), item)
+        steps = together(shape, chunks, item, asked.cache.budget // 8)
+        super().__init__(asked.cache, (*shape, item), (*steps, item))
         self._asked, self._dtype = asked, dtype
 
     def _block(self, number: int) -> Rendered:
         start = [place * step for place, step in zip(place_of(number, self.grid), self.steps, strict=True)]
-        size = prod(self.steps) * self.item
-        key = self._asked.key("elements", self.item, *start)
+        key, size = self._asked.key("elements", *self.steps[-1:], *start), self.block_size
         return Rendered(self._asked.cache, key, partial(self._elements, start), size, ASKED_COST * size)
 
     def _elements(self, start: list[int]) -> bytearray:
@@ -72,17 +72,17 @@ class LibraryGrid(Grid):
         fits = [
             min(count, length - first) for first, count, length in zip(start, self.steps, self.shape, strict=True)
         ]
-        size = prod(fits) * self.item
+        size = prod(fits)
         with self._asked.cache.waiting():
-            _, elements = self._asked.ask("elements", size, start=start, shape=fits, dtype=self._dtype)
+            _, elements = self._asked.ask("elements", size, start=start[:-1], shape=fits[:-1], dtype=self._dtype)
         if len(elements) != size:
             raise Damaged("its worker process sends other elements than asked for")
         if tuple(fits) == self.steps:
             return elements
         # At the edge the library has fewer elements, but all blocks have one shape: the rest of the block is never
         # read.
-        whole = np.zeros((*self.steps, self.item), np.uint8)
-        whole[tuple(map(slice, fits))] = np.frombuffer(elements, np.uint8).reshape(*fits, self.item)
+        whole = np.zeros(self.steps, np.uint8)
+        whole[tuple(map(slice, fits))] = np.frombuffer(elements, np.uint8).reshape(fits)
         return bytearray(whole.tobytes())
 
 

@@ -105,6 +105,6 @@ def put_together(parts: Iterable[tuple[int, Data]], size: int, fill: bytes) -> D
     for start, data in sorted(parts, key=itemgetter(0)):
         if start < end:
             raise Refused("its parts overlap")
-        found += filled(fill, (start - end) // len(fill)), data
+        found += filled(fill, start - end), data
         end = start + data.size
-    return Concatenated([*found, filled(fill, (size - end) // len(fill))])
+    return Concatenated([*found, filled(fill, size - end)])
