@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from math import prod
@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.cache.cores import LEAST_AHEAD, core
+from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import Filling
 from glassfs.content import Converted, Data, Extent, Rendered, Zeros
 from glassfs.content.data import Encoded, SizedData
@@ -315,26 +315,13 @@ class Slabs(Grid):
         # For a read of few chunks, decoding only these is faster.
         if 8 * prod(wanted) >= self._count:
             # A damaged chunk of the slab may be one that is not needed.
-            with suppress(Damaged), self._whole(self._number(low)) as raw:
-                self._gather(raw, buffer, start, shape, low, counts)
+            with suppress(Damaged):
+                number = self._number(low)
+                self._prefetch(number)
+                with self._cache.held(self._block(number)) as raw:
+                    self._gather(raw, buffer, start, shape, low, counts)
                 return
         chunked.read_part(buffer, start, shape, low, counts)
-
-    @contextmanager
-    def _whole(self, number: int) -> Iterator[bytes | bytearray]:
-        """Yield a slab. The cache keeps it if it, or the previous one, was read before."""
-        # Of many episodes, random readers mostly read a single frame of a slab. New memory to keep the other frames in
-        # takes a third of the time of all of that.
-        block, notes = self._block(number), self._cache.notes
-        is_kept = 0 <= number - self._last <= 1 or notes.get(block.key) is not None
-        self._prefetch(number)
-        if is_kept:
-            with self._cache.held(block) as raw:
-                yield raw
-        else:
-            notes.put(block.key, ())
-            with self._cache.reserved(block.cost), core():
-                yield block.whole()
 
     def _gather(
         self, raw: bytes | bytearray, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape,
