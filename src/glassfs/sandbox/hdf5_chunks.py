@@ -12,9 +12,6 @@ from h5py import h5s
 
 from glassfs.sandbox.hdf5_values import Id, declared
 
-NOT_FOUND = 1 << 32
-"""In the filter mask of a chunk that the library does not find by its key."""
-
 
 class IndexType(IntEnum):
     """Indexes of chunks (``H5D_chunk_index_t``)."""
@@ -45,7 +42,8 @@ def are_listed(dataset: Any, properties: Any) -> bool:
 def stored_chunks(dataset: Any, most: int) -> bytes:
     """Return number, offset, size and filter mask of each stored chunk, as 64-bit integers, by rising numbers.
 
-    A chunk's number counts the chunks of the whole dataset in C order. Raises ValueError if there are more than
+    A chunk's number counts the chunks of the whole dataset in C order. The size of a chunk that the library lists, but
+    does not find by its key, is 0. Raises ValueError if there are more than
     ``most``, or if they are listed in another order or place.
     """
     chunks = dataset.get_num_chunks()
@@ -77,7 +75,7 @@ def stored_chunks(dataset: Any, most: int) -> bytes:
         first, step = places.ctypes.data, places.strides[0]
         starts = range(first, first + places.nbytes, step)
         lost = [_size_at(dataset, at) != size for at, size in zip(starts, rows[:, 2].tolist(), strict=True)]
-        rows[lost, 3] |= np.uint64(NOT_FOUND)
+        rows[lost, 2] = 0
     return rows.tobytes()
 
 

@@ -35,8 +35,6 @@ Axis: TypeAlias = "tuple[int, int, int]"
 
 RECORD = struct.Struct("<4Q")
 """A stored chunk in the index: its number, offset, size and filter mask."""
-NOT_FOUND = 1 << 32
-"""In the filter mask of a chunk: the library lists it, but does not find it by its key (§4)."""
 MOST_COMPARED = 1 << 14
 """Chunks whose stored bytes are compared together."""
 
@@ -206,7 +204,7 @@ class Chunked(Grid):
         size, used, reason = self.block_size, self.filters, ""
         if stored.mask:
             used = tuple(one for number, one in enumerate(used) if not stored.mask >> number & 1)
-        if stored.mask >= NOT_FOUND:
+        if not stored.size:  # as the worker says (§4)
             reason = "is in the list of chunks, but is not found by its key"
         elif stored.size > filters.most_stored(size):
             reason = f"has {stored.size} bytes, far more than it needs"
