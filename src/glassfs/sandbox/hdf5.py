@@ -25,8 +25,7 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5pl, h5s, h5z
 from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
-from glassfs.sandbox.hdf5_chunks import are_listed, stored_chunks, stored_size
-from glassfs.sandbox.hdf5_plain import PlainDatasets
+from glassfs.sandbox.hdf5_datasets import PlainDatasets, are_listed, stored_chunks, stored_size
 from glassfs.sandbox.hdf5_references import (
     MOST_LINKS,
     Link,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -25,15 +25,25 @@ from glassfs.content import (
     booleans,
 )
 from glassfs.errors import LeftOut, NotInstalled, TooLarge
-from glassfs.formats.hdf5 import compounds, elements, filters, images, matlab
-from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs
+from glassfs.formats.hdf5 import compounds, elements, filters, images
+from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs, place_of
 from glassfs.formats.hdf5.compounds import Convert, Structures
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
+from glassfs.lazy import np
+from glassfs.sizes import PIECE
 from glassfs.source import Source
 
 LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
+_CHARACTERS = {"|u1": "utf-8", "<u2": "utf-16-le", "<u4": "utf-32-le"}
+"""Encodings of characters of MATLAB, and of the package hdf5storage."""
+_TYPES = {
+    "double": "<f8", "single": "<f4", "logical": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2",
+    "int32": "<i4", "uint32": "<u4", "int64": "<i8", "uint64": "<u8",
+}
+"""Types of arrays by their classes, for empty ones."""
+
 
 
 def why_hidden(dataset: Dataset) -> str | None:
@@ -54,7 +64,7 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
     """Yield the contents of a dataset that is not hidden, under its name."""
     name = asked.path[-1]
     kind = dataset.kind
-    found = matlab.content(asked, dataset, lambda: array_data(source, asked, dataset))
+    found = _of_matlab(asked, dataset, lambda: array_data(source, asked, dataset))
     frames = [Member((name,), found)] if found is not None else _frames(source, asked, dataset)
     if dataset.is_null:
         yield Member((name,), Null(name))
@@ -296,3 +306,47 @@ def _nested(values: list[Any], shape: list[int]) -> Any:
         length = shape.pop()
         values = [values[start : start + length] for start in range(0, len(values), length)]
     return values
+
+
+# Variables of MATLAB, whose attributes say what they are (§13).
+
+
+def is_cells(dataset: Dataset) -> bool:
+    """Return whether a dataset is an array of cells that is shown as links to what is in them."""
+    is_few = dataset.elements <= MOST_TEXTS and not dataset.kind.dims
+    return dataset.matlab == "cell" and dataset.kind.text == "reference" and is_few
+
+
+def cell_name(number: int, shape: tuple[int, ...]) -> bytes:
+    """Return the name of a cell: its place, of which that in a vector is one number."""
+    place = place_of(number, shape)
+    longer = [index for index, length in zip(place, shape, strict=True) if length > 1]
+    return b"_".join(b"%d" % index for index in (place if len(longer) > 1 else longer or place[:1])) or b"0"
+
+
+def _of_matlab(asked: DatasetRequests, dataset: Dataset, data: Callable[[], Data]) -> Content | None:
+    """Return a text, or the empty value for which a dataset stands; None for others. ``data`` returns its elements."""
+    name = asked.path[-1]
+    if not dataset.empty:
+        if not _is_characters(dataset):
+            return None
+        cost = 8 * dataset.elements * dataset.item
+        return Text(name, Rendered(asked.cache, asked.key("text"), lambda: _lines(dataset, data()), cost=cost))
+    if dataset.matlab == "char":
+        return Text(name, Zeros(0))
+    dtype = _TYPES.get(dataset.matlab)
+    # MATLAB has the axes in the other order than the file.
+    return Array(name, Zeros(0), dtype, dataset.empty[::-1]) if dtype else Document(name, list)
+
+
+def _is_characters(dataset: Dataset) -> bool:
+    is_text = dataset.matlab == "char" and dataset.kind.shown in _CHARACTERS and len(dataset.shape) == 2
+    return is_text and dataset.elements * dataset.item <= 8 * PIECE
+
+
+def _lines(dataset: Dataset, data: Data) -> bytes:
+    """Return the text of an array of characters: its rows, which are the columns of the array as it is stored."""
+    characters = np.frombuffer(data.whole(), dataset.kind.shown).reshape(dataset.shape)
+    code = _CHARACTERS[dataset.kind.shown]
+    lines = [row.tobytes().decode(code, "backslashreplace") for row in characters.T]
+    return (lines[0] if len(lines) == 1 else "".join(f"{line}\n" for line in lines)).encode()

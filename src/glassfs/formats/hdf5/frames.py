@@ -32,9 +32,8 @@ from glassfs.content.rows import array_rows, values
 from glassfs.content.texts import coded
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import compounds, dataset, elements
-from glassfs.formats.hdf5.answers import Path
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
-from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.elements import DatasetRequests, Path
 from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.source import Source
