@@ -229,10 +229,6 @@ class _Container:
                     raise MemoryError from error
                 raise
 
-    def _texts(self, path: list[str], first: int, count: int, longest: int) -> Answer:
-        """Send strings from number ``first`` on, and return their lengths; of many bytes only the first ones."""
-        return hdf5_values.texts(self._found(path), first, count, longest)
-
     def _runs(self, path: list[str], first: int, count: int, dtype: str, has_values: bool) -> Answer:
         """Return the lengths of rows of variable length, and send these one after another if asked for."""
         dataset = self._found(path)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from math import prod
 from typing import Any
 
@@ -45,30 +44,6 @@ _unregister = declared("H5Tunregister", ctypes.c_int, ctypes.c_int, ctypes.c_cha
 for _name in (b"ibo", b"ibo(opt)"):
     # These swap the bytes of integers, and lose the sign of those that have fewer bits than their bytes.
     _unregister(-1, _name, -1, -1, None)
-
-
-def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int], list[bytes]]:
-    """Return the lengths of strings from number ``first`` on, in C order, also of those in arrays; and the strings.
-
-    Of more than 1 MiB only the first ones. Raises ValueError if one of these has more than ``longest``.
-    """
-    whole = kind = native(dataset.get_type())
-    inner = 1
-    while kind.get_class() == h5t.ARRAY:
-        inner *= prod(kind.get_array_dims())
-        kind = kind.get_super()
-    start, end = first // inner, -(-(first + count) // inner)
-    values = (value for raw in _held(whole, dataset, start, end) for value in _strings(kind, raw))
-    found: list[bytes] = []
-    left = PIECE
-    for value in islice(values, first % inner, first % inner + count):
-        left -= len(value)
-        if left < 0 and found:
-            break
-        if len(value) > longest:
-            raise ValueError(f"has a string of {len(value)} bytes")
-        found.append(value)
-    return list(map(len, found)), found
 
 
 def rows(dataset: Any, base: Any, first: int, count: int, has_values: bool) -> tuple[list[int], list[bytes]]:
@@ -195,13 +170,11 @@ def _values(kind: Any, raw: memoryview, left: list[int], refer: Refer | None = N
     code, size = kind.get_class(), kind.get_size()
     count = len(raw) // size
     # Bytes of a list and of a dictionary, beside what is in them, and of a number.
-    left[0] -= count * {h5t.VLEN: 64, h5t.COMPOUND: 240}.get(code, 40)
-    if left[0] < 0:
-        raise ValueError("is too large")
+    _take(left, count * {h5t.VLEN: 64, h5t.COMPOUND: 240}.get(code, 40))
     if code == h5t.STRING:
         found = []
         for value in _strings(kind, raw):
-            left[0] -= len(value)
+            _take(left, len(value))
             found.append(text_of(value))
         return found
     if code == h5t.VLEN:
@@ -216,7 +189,7 @@ def _values(kind: Any, raw: memoryview, left: list[int], refer: Refer | None = N
         if refer is None:
             return ["reference"] * count
         paths = [text_of(value) or None for value in refer(kind, raw)]
-        left[0] -= sum(len(path or "") for path in paths)
+        _take(left, sum(len(path or "") for path in paths))
         return paths
     if code == h5t.OPAQUE:
         return [bytes(raw[at : at + size]).hex() for at in range(0, len(raw), size)]
@@ -225,6 +198,12 @@ def _values(kind: Any, raw: memoryview, left: list[int], refer: Refer | None = N
     numbers = np.frombuffer(raw, kind.get_super().dtype if code == h5t.ENUM else kind.dtype)
     is_truth = code == h5t.ENUM and kind.dtype == np.bool_  # of any size in memory
     return [_number(value) for value in (numbers.astype(np.bool_) if is_truth else numbers).tolist()]
+
+
+def _take(left: list[int], size: int) -> None:
+    left[0] -= size
+    if left[0] < 0:
+        raise ValueError(f"has values of more than {MOST_TEXT >> 20} MiB")
 
 
 def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int], refer: Refer | None) -> list[Any]:

@@ -184,7 +184,7 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
             for piece in data:
                 for start in range(0, len(piece), PIECE):
                     send(connection, wire.DATA, piece[start : start + PIECE])
-            kind, answer = wire.ANSWER, json.dumps(value).encode()
+            kind, answer = wire.ANSWER, json.dumps(value, ensure_ascii=False).encode()
             if len(answer) > wire.LARGEST_ANSWER:
                 kind, answer = wire.ERROR, b"its description is too long"
         except MemoryError:

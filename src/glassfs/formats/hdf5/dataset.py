@@ -285,17 +285,15 @@ def _runs(asked: DatasetRequests, dataset: Dataset) -> elements.VariableRows:
 def _text(asked: DatasetRequests, dataset: Dataset) -> Content:
     """Return the strings of a dataset, or its values as JSON."""
     kind = dataset.kind
-    name, shape = asked.path[-1], dataset.shape + kind.dims
-    count = prod(shape)
-    if not shape and kind.name == "text":
+    name, shape, count = asked.path[-1], dataset.shape, dataset.elements
+    if not shape and not kind.dims and kind.name == "text":
         def text() -> bytes:
-            return elements.texts(asked, 0, 1)[0].encode("utf-8", "replace")
+            return str(elements.documents(asked, 0, 1)[0]).encode("utf-8", "replace")
 
         return Text(name, Rendered(asked.cache, asked.key("text"), text))
-    if len(shape) == 1 or count > MOST_TEXTS:
+    if (len(shape) == 1 and not kind.dims) or count > MOST_TEXTS:
         return elements.lines(name, asked, count, kind)
-    read = elements.texts if kind.name == "text" else elements.documents
-    return Document(name, lambda: _nested(read(asked, 0, count), list(shape)) if count else [])
+    return Document(name, lambda: _nested(elements.documents(asked, 0, count), list(shape)) if count else [])
 
 
 def _nested(values: list[Any], shape: list[int]) -> Any:

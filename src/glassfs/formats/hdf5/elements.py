@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from importlib.abc import SourceLoader
 from importlib.util import find_spec
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
 
@@ -173,39 +173,6 @@ def together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
     return tuple(found)
 
 
-def texts(asked: DatasetRequests, first: int, count: int) -> list[str]:
-    """Return strings of a dataset, in C order. Bytes that are not UTF-8 become backslash escapes.
-
-    Raises TooLarge, and Damaged.
-    """
-    strings: list[str] = []
-    allowance = asked.allowance.part()
-    most = allowance.size
-    with asked.cache.measuring(ASKED_COST * PIECE):
-        for lengths, raw in _answers(asked, first, first + count, 1, most, "texts", longest=most):
-            allowance.take(len(raw), "strings")
-            bounds = accumulate(lengths, initial=0)
-            strings += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
-    return strings
-
-
-def _answers(
-    asked: DatasetRequests, first: int, end: int, item: int, most: int, do: str, **more: Any,
-) -> Iterator[tuple[list[int], bytearray]]:
-    """Yield the lengths of rows of values with ``item`` bytes, and these values, in as many answers as these take.
-
-    An answer has up to ``most`` bytes of values. They are not sent if ``item`` is 0.
-    """
-    while first < end:
-        count = min(ROWS, end - first)
-        lengths, raw = asked.ask(do, most, first=first, count=count, **more)
-        is_list = isinstance(lengths, list) and all(type(one) is int and one >= 0 for one in lengths)
-        if not is_list or not 0 < len(lengths) <= count or sum(lengths) * item != len(raw):
-            raise Damaged("its worker process sends other rows than asked for")
-        yield lengths, raw
-        first += len(lengths)
-
-
 def documents(asked: DatasetRequests, first: int, count: int, members: tuple[int, ...] = ()) -> list[Any]:
     """Return elements of a dataset as values of JSON, in C order: of compounds the member at the end of ``members``.
 
@@ -233,12 +200,10 @@ def weight_of(kind: ValueType) -> int:
 
 def lines(key: bytes, asked: DatasetRequests, count: int, kind: ValueType) -> Records:
     """Return a row for each of ``count`` strings, or values of JSON."""
-    read = texts if kind.name == "text" else documents
-
     def block(first: int, end: int) -> list[Any]:
-        return read(asked, first, end - first)
+        return documents(asked, first, end - first)
 
-    type_name = "string" if kind.name == "text" else "json"
+    type_name = "string" if kind.name == "text" and not kind.dims else "json"
     return records(key, count, ASKED_SIZE, weight_of(kind), block, type_name=type_name)
 
 
@@ -319,4 +284,17 @@ class VariableRows:
         return np.fromiter(accumulate(lengths, initial=0), "<i8", len(lengths) + 1).tobytes()
 
     def _answers(self, first: int, end: int, item: int, most: int) -> Iterator[tuple[list[int], bytearray]]:
-        return _answers(self._asked, first, end, item, most, "runs", dtype=self._dtype, has_values=item > 0)
+        """Yield the lengths of rows, and their values, of which an answer has up to ``most`` bytes.
+
+        Values are not sent if ``item``, the bytes of one, is 0.
+        """
+        while first < end:
+            count = min(ROWS, end - first)
+            lengths, raw = self._asked.ask(
+                "runs", most, first=first, count=count, dtype=self._dtype, has_values=item > 0,
+            )
+            is_list = isinstance(lengths, list) and all(type(one) is int and one >= 0 for one in lengths)
+            if not is_list or not 0 < len(lengths) <= count or sum(lengths) * item != len(raw):
+                raise Damaged("its worker process sends other rows than asked for")
+            yield lengths, raw
+            first += len(lengths)

@@ -223,7 +223,10 @@ def _masked(key: bytes, group: FrameGroup) -> Column:
     array = None if given.kind.name == "text" else group.array(b"values")
 
     def block(first: int, end: int) -> Sequence[Any]:
-        found = elements.texts(asked, first, end - first) if array is None else array_rows(array, first, end).tolist()
+        if array is None:
+            found = elements.documents(asked, first, end - first)
+        else:
+            found = array_rows(array, first, end).tolist()
         missing = array_rows(mask, first, end).tolist()
         return [None if one else value for value, one in zip(found, missing, strict=True)]
 
