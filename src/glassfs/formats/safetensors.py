@@ -48,25 +48,16 @@ _NAME = re.compile(r"\.safetensors\.index(?:\.[^.]+)?\.json$", re.IGNORECASE)
 _OBJECT = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*["}]')
 _WEIGHTS = re.compile(rb'"weight_map"\s{0,9}:\s{0,9}\{\s{0,99}"[^"]*"\s{0,9}:\s{0,9}"[^"]*\.safetensors"')
 _ahead = DaemonPool("shards", AT_ONCE)
-
-
-class Type(NamedTuple):
-    """The bits of an item, and what it becomes: NumPy's dtype, a kind of ``NARROW``, or nothing."""
-
-    bits: int
-    dtype: str = ""
-
-
 TYPES = {
-    "F64": Type(64, "<f8"), "F32": Type(32, "<f4"), "F16": Type(16, "<f2"), "BF16": Type(16, BFLOAT16),
-    "I64": Type(64, "<i8"), "I32": Type(32, "<i4"), "I16": Type(16, "<i2"), "I8": Type(8, "|i1"),
-    "U64": Type(64, "<u8"), "U32": Type(32, "<u4"), "U16": Type(16, "<u2"), "U8": Type(8, "|u1"),
-    "BOOL": Type(8, "|b1"), "C64": Type(64, "<c8"),
-    "F8_E4M3": Type(8, "float8_e4m3fn"), "F8_E5M2": Type(8, "float8_e5m2"), "F8_E8M0": Type(8, "float8_e8m0fnu"),
-    "F8_E4M3FNUZ": Type(8, "float8_e4m3fnuz"), "F8_E5M2FNUZ": Type(8, "float8_e5m2fnuz"),
-    "F4": Type(4), "F6_E2M3": Type(6), "F6_E3M2": Type(6),
+    "F64": (64, "<f8"), "F32": (32, "<f4"), "F16": (16, "<f2"), "BF16": (16, BFLOAT16),
+    "I64": (64, "<i8"), "I32": (32, "<i4"), "I16": (16, "<i2"), "I8": (8, "|i1"),
+    "U64": (64, "<u8"), "U32": (32, "<u4"), "U16": (16, "<u2"), "U8": (8, "|u1"),
+    "BOOL": (8, "|b1"), "C64": (64, "<c8"),
+    "F8_E4M3": (8, "float8_e4m3fn"), "F8_E5M2": (8, "float8_e5m2"), "F8_E8M0": (8, "float8_e8m0fnu"),
+    "F8_E4M3FNUZ": (8, "float8_e4m3fnuz"), "F8_E5M2FNUZ": (8, "float8_e5m2fnuz"),
+    "F4": (4, ""), "F6_E2M3": (6, ""), "F6_E3M2": (6, ""),
 }
-"""By the names in the header (§4)."""
+"""The bits of an item, and its dtype or kind of ``NARROW``, "" for neither; by the names in the header (§4)."""
 
 
 class Tensor(NamedTuple):
@@ -179,14 +170,13 @@ class TensorHeader:
         begin, end = offsets
         if not begin <= end <= self.data_size:
             raise self._damage(name, f"has the bytes {begin} to {end}, but the data have {self.data_size}")
-        known = TYPES.get(type_name)
-        if known is not None:
-            items = 1
+        if type_name in TYPES:
+            items, bits = 1, TYPES[type_name][0]
             for length in shape:
                 items *= length
-                if items * known.bits >= 1 << 64:
+                if items * bits >= 1 << 64:
                     raise self._damage(name, f"has a shape that is too large, {shape[:MOST_AXES]}")
-            if items * known.bits != 8 * (end - begin):
+            if items * bits != 8 * (end - begin):
                 what = f"{items} items of {type_name}"
                 raise self._damage(name, f"has {end - begin} bytes, which is not the size of {what}")
         return Tensor(name, intern(type_name), tuple(shape), begin, end)
@@ -194,8 +184,8 @@ class TensorHeader:
     def _content(self, key: bytes, tensor: Tensor) -> Array | Undecoded:
         _, type_name, shape, begin, end = tensor
         data = Extent(self.source, LENGTH.size + self.size + begin, end - begin)
-        dtype = TYPES[type_name].dtype if type_name in TYPES else ""
-        width = 4 if dtype in NARROW else TYPES[type_name].bits // 8 if dtype else 0
+        bits, dtype = TYPES.get(type_name, (0, ""))
+        width = 4 if dtype in NARROW else bits // 8
         # NumPy counts the bytes of an array in 63 bits, those of empty axes as if they had one item.
         is_array = len(shape) <= MOST_AXES and width * prod(length or 1 for length in shape) < 1 << 63
         if not dtype or not is_array:

@@ -15,11 +15,6 @@ _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
 )
 _OTHERS = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.BITFIELD: "bit field", _ENUM: "enumeration"}
-_FLOATS = {size: [getattr(h5t, f"IEEE_F{8 * size}{order}") for order in ("LE", "BE")] for size in (2, 4, 8)}
-_INTEGERS = {
-    size: [getattr(h5t, f"STD_{kind}{8 * size}{order}") for kind in "IUB" for order in ("LE", "BE")]
-    for size in (1, 2, 4, 8)
-}
 _SHOWN = {
     ("array", "number"): "number", ("array", "text"): "text", ("array", "bytes"): "bytes",
     ("array", "compound"): "compound", ("rows", "number"): "ragged",
@@ -104,11 +99,12 @@ def _number(kind: Any, code: int, bits: str) -> dict[str, Any] | None:
     if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
         base = kind.get_super() if code == _ENUM else kind
         # Others are widened: of three bytes to four.
-        size = next((known for known in _INTEGERS if known >= size), 0)
+        size = next((known for known in (1, 2, 4, 8) if known >= size), 0)
         if not size:
             return None
         sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
-        is_plain = kind.get_size() == size and any(base.equal(known) for known in _INTEGERS[size])
+        usual = (f"STD_{one}{8 * size}{order}" for one in "IUB" for order in ("LE", "BE"))
+        is_plain = kind.get_size() == size and any(base.equal(getattr(h5t, name)) for name in usual)
         order = ">" if base.get_order() == h5t.ORDER_BE else "<"
         stored, shown = _descr(order, sign, size), _descr("<", sign, size)
         if code == _ENUM and _is_truth(kind):
@@ -153,11 +149,11 @@ def _is_complex(kind: Any) -> bool:
 
 
 def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
-    known = _FLOATS.get(size, [])
-    order = next((order for order, one in zip("<>", known, strict=False) if kind.equal(one)), "")
+    sizes = 2, 4, 8
+    order = next((one for one in "<>" if size in sizes and kind.equal(h5t.py_create(np.dtype(f"{one}f{size}")))), "")
     if not order:
         size = kind.dtype.itemsize  # of a float with the range of this one: bfloat16 has that of four bytes
-    if size not in _FLOATS:
+    if size not in sizes:
         return None
     item = size * (2 if letter == "c" else 1)
     shown = _descr("<", letter, item)
