@@ -55,7 +55,7 @@ def open_hdf5(opening: Opening) -> Container:
         what = "SWMR writing" if flags & WriterFlag.IS_SWMR else "writing"
         reason = f"is open for {what}, or its writer was killed: close it there, or repair it with h5clear"
         raise Refused(reason, source.name)
-    answers = WorkerAnswers(opening, opening.sandbox("hdf5"))
+    answers = WorkerAnswers(opening, opening.sandbox())
     answer = answers.described({"do": "open"})
     root = description.described(answer)
     others = OtherFiles(opening, description.files(answer))
