@@ -22,7 +22,7 @@ HARMLESS = {
     "words of the command line": "arguments._secrets",
     "users of the system": "cli.ls._owner",
     "one value, of this process": """
-        codec.deflate.library formats.hdf5.answers._library formats.hdf5.__init__.is_installed
+        codec.deflate.library formats.hdf5.elements._library formats.hdf5.__init__.is_installed
         formats.registry._built_in formats.registry.installed formats.registry.joined_names
         formats.registry.plug_ins datasets.rows._program source.watching._parsed view.html.listing._page
         view.registry.available

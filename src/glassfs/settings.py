@@ -101,8 +101,7 @@ class Settings:
     worker_source: float = 0.5
     worker_idle: float = 60.0  # after so long without a request a worker is ended, and its server after the last worker
     worker_check: float = 2.0  # how often idle workers are looked for, while there are workers
-    worker_first: float = 30.0  # a server may take so long to import its library and fork a first worker
-    worker_next: float = 10.0  # a server may take so long to fork a further worker
+    worker_first: float = 30.0  # a server may take so long to import its library and fork a worker
 
     # The cache of blocks
 

@@ -1,8 +1,8 @@
 """HDF5 (``.h5``, ``.hdf5``): groups and datasets.
 
-h5py reads the metadata in a sandbox (``glassfs.sandbox``), which needs the extra ``hdf5``. ``description`` checks its
-answers, ``group`` makes contents of objects, ``dataset`` those of datasets; ``chunks`` and ``filters`` read chunks in
-this process, ``elements`` has the worker read what only the library decodes.
+h5py reads the metadata in a sandbox (``glassfs.sandbox``), which needs the extra ``hdf5``. ``elements`` has requests to
+it, ``description`` checks its answers, ``group`` makes contents of objects, ``dataset`` those of datasets; ``chunks``
+and ``filters`` read chunks in this process.
 
 Metadata that libhdf5 cannot read, or that make it crash, raise Damaged where they are needed. Any thread.
 
@@ -19,9 +19,8 @@ from glassfs import installing
 from glassfs.content import Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
-from glassfs.formats.hdf5.answers import WorkerAnswers
-from glassfs.formats.hdf5.arrays import ArrayListing
-from glassfs.formats.hdf5.group import GroupListing
+from glassfs.formats.hdf5.elements import WorkerAnswers
+from glassfs.formats.hdf5.group import ArrayListing, GroupListing
 from glassfs.formats.hdf5.outside import OtherFiles
 from glassfs.formats.registry import BUILT_IN, HEAD, Format, Head, Opening
 
@@ -56,7 +55,7 @@ def open_hdf5(opening: Opening) -> Container:
         what = "SWMR writing" if flags & WriterFlag.IS_SWMR else "writing"
         reason = f"is open for {what}, or its writer was killed: close it there, or repair it with h5clear"
         raise Refused(reason, source.name)
-    answers = WorkerAnswers(opening, opening.sandbox("hdf5"))
+    answers = WorkerAnswers(opening, opening.sandbox())
     answer = answers.described({"do": "open"})
     root = description.described(answer)
     others = OtherFiles(opening, description.files(answer))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -25,15 +25,25 @@ from glassfs.content import (
     booleans,
 )
 from glassfs.errors import LeftOut, NotInstalled, TooLarge
-from glassfs.formats.hdf5 import compounds, elements, filters, images, matlab
-from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs
+from glassfs.formats.hdf5 import compounds, elements, filters, images
+from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs, place_of
 from glassfs.formats.hdf5.compounds import Convert, Structures
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
+from glassfs.lazy import np
+from glassfs.sizes import PIECE
 from glassfs.source import Source
 
 LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
+_CHARACTERS = {"|u1": "utf-8", "<u2": "utf-16-le", "<u4": "utf-32-le"}
+"""Encodings of characters of MATLAB, and of the package hdf5storage."""
+_TYPES = {
+    "double": "<f8", "single": "<f4", "logical": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2",
+    "int32": "<i4", "uint32": "<u4", "int64": "<i8", "uint64": "<u8",
+}
+"""Types of arrays by their classes, for empty ones."""
+
 
 
 def why_hidden(dataset: Dataset) -> str | None:
@@ -54,7 +64,7 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
     """Yield the contents of a dataset that is not hidden, under its name."""
     name = asked.path[-1]
     kind = dataset.kind
-    found = matlab.content(asked, dataset, lambda: array_data(source, asked, dataset))
+    found = _of_matlab(asked, dataset, lambda: array_data(source, asked, dataset))
     frames = [Member((name,), found)] if found is not None else _frames(source, asked, dataset)
     if dataset.is_null:
         yield Member((name,), Null(name))
@@ -181,7 +191,7 @@ def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, conve
         return Zeros(0)
     if dataset.layout in ("virtual", "external"):
         return Unreadable(size, source.damage("has its values in other datasets or files"))
-    if dataset.layout == "compact" or not _is_decoded_here(asked, dataset):
+    if not _is_decoded_here(asked, dataset):
         return _decoded_by_library(source, asked, dataset, size)
     stored = _raw_data(source, asked, dataset)
     return stored if convert is None else Converted(stored, dataset.size, item, size, convert)
@@ -192,7 +202,7 @@ def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
     size = dataset.elements * dataset.size
     if dataset.layout == "contiguous":
         if dataset.offset is None:
-            return filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
+            return filled(dataset.fill, size) if dataset.fill else Zeros(size)
         # The library does not compare these and would read what lies behind the values.
         if dataset.stored != size:
             reason = f"has {dataset.stored} stored bytes, but its shape needs {size}"
@@ -226,11 +236,13 @@ def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset
 
 
 def _is_decoded_here(asked: DatasetRequests, dataset: Dataset) -> bool:
-    """Return whether chunks are decoded here: their filters are known, and the cache has room for several of them."""
-    if not dataset.filters:
-        return True
+    """Return whether elements are read here: where they are and their filters are known, and the cache has room for
+    several of their chunks.
+    """
+    if dataset.layout in ("compact", "unlisted"):
+        return False
     size = prod(dataset.chunks) * dataset.size
-    return filters.are_known(dataset.filters) and size <= asked.cache.budget // 8
+    return not dataset.filters or (filters.are_known(dataset.filters) and size <= asked.cache.budget // 8)
 
 
 def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
@@ -273,17 +285,15 @@ def _runs(asked: DatasetRequests, dataset: Dataset) -> elements.VariableRows:
 def _text(asked: DatasetRequests, dataset: Dataset) -> Content:
     """Return the strings of a dataset, or its values as JSON."""
     kind = dataset.kind
-    name, shape = asked.path[-1], dataset.shape + kind.dims
-    count = prod(shape)
-    if not shape and kind.name == "text":
+    name, shape, count = asked.path[-1], dataset.shape, dataset.elements
+    if not shape and not kind.dims and kind.name == "text":
         def text() -> bytes:
-            return elements.texts(asked, 0, 1)[0].encode("utf-8", "replace")
+            return str(elements.documents(asked, 0, 1)[0]).encode("utf-8", "replace")
 
         return Text(name, Rendered(asked.cache, asked.key("text"), text))
-    if len(shape) == 1 or count > MOST_TEXTS:
+    if (len(shape) == 1 and not kind.dims) or count > MOST_TEXTS:
         return elements.lines(name, asked, count, kind)
-    read = elements.texts if kind.name == "text" else elements.documents
-    return Document(name, lambda: _nested(read(asked, 0, count), list(shape)) if count else [])
+    return Document(name, lambda: _nested(elements.documents(asked, 0, count), list(shape)) if count else [])
 
 
 def _nested(values: list[Any], shape: list[int]) -> Any:
@@ -294,3 +304,47 @@ def _nested(values: list[Any], shape: list[int]) -> Any:
         length = shape.pop()
         values = [values[start : start + length] for start in range(0, len(values), length)]
     return values
+
+
+# Variables of MATLAB, whose attributes say what they are (§13).
+
+
+def is_cells(dataset: Dataset) -> bool:
+    """Return whether a dataset is an array of cells that is shown as links to what is in them."""
+    is_few = dataset.elements <= MOST_TEXTS and not dataset.kind.dims
+    return dataset.matlab == "cell" and dataset.kind.text == "reference" and is_few
+
+
+def cell_name(number: int, shape: tuple[int, ...]) -> bytes:
+    """Return the name of a cell: its place, of which that in a vector is one number."""
+    place = place_of(number, shape)
+    longer = [index for index, length in zip(place, shape, strict=True) if length > 1]
+    return b"_".join(b"%d" % index for index in (place if len(longer) > 1 else longer or place[:1])) or b"0"
+
+
+def _of_matlab(asked: DatasetRequests, dataset: Dataset, data: Callable[[], Data]) -> Content | None:
+    """Return a text, or the empty value for which a dataset stands; None for others. ``data`` returns its elements."""
+    name = asked.path[-1]
+    if not dataset.empty:
+        if not _is_characters(dataset):
+            return None
+        cost = 8 * dataset.elements * dataset.item
+        return Text(name, Rendered(asked.cache, asked.key("text"), lambda: _lines(dataset, data()), cost=cost))
+    if dataset.matlab == "char":
+        return Text(name, Zeros(0))
+    dtype = _TYPES.get(dataset.matlab)
+    # MATLAB has the axes in the other order than the file.
+    return Array(name, Zeros(0), dtype, dataset.empty[::-1]) if dtype else Document(name, list)
+
+
+def _is_characters(dataset: Dataset) -> bool:
+    is_text = dataset.matlab == "char" and dataset.kind.shown in _CHARACTERS and len(dataset.shape) == 2
+    return is_text and dataset.elements * dataset.item <= 8 * PIECE
+
+
+def _lines(dataset: Dataset, data: Data) -> bytes:
+    """Return the text of an array of characters: its rows, which are the columns of the array as it is stored."""
+    characters = np.frombuffer(data.whole(), dataset.kind.shown).reshape(dataset.shape)
+    code = _CHARACTERS[dataset.kind.shown]
+    lines = [row.tobytes().decode(code, "backslashreplace") for row in characters.T]
+    return (lines[0] if len(lines) == 1 else "".join(f"{line}\n" for line in lines)).encode()

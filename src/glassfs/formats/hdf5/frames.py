@@ -32,9 +32,8 @@ from glassfs.content.rows import array_rows, values
 from glassfs.content.texts import coded
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import compounds, dataset, elements
-from glassfs.formats.hdf5.answers import Path
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
-from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.elements import DatasetRequests, Path
 from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.source import Source
@@ -224,7 +223,10 @@ def _masked(key: bytes, group: FrameGroup) -> Column:
     array = None if given.kind.name == "text" else group.array(b"values")
 
     def block(first: int, end: int) -> Sequence[Any]:
-        found = elements.texts(asked, first, end - first) if array is None else array_rows(array, first, end).tolist()
+        if array is None:
+            found = elements.documents(asked, first, end - first)
+        else:
+            found = array_rows(array, first, end).tolist()
         missing = array_rows(mask, first, end).tolist()
         return [None if one else value for value, one in zip(found, missing, strict=True)]
 

@@ -28,15 +28,14 @@ from glassfs.content import (
     Records,
     Text,
 )
-from glassfs.content.allowance import held
+from glassfs.content.allowance import OBJECT, held
 from glassfs.errors import Damaged, GlassfsError, Passing, Refused
-from glassfs.formats.hdf5 import compounds, dataset, description, frames, matlab
-from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
+from glassfs.formats.hdf5 import compounds, dataset, description, frames
 from glassfs.formats.hdf5.chunks import Shape
 from glassfs.formats.hdf5.description import Dataset, Inner, Object, ValueType
-from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.elements import DatasetRequests, Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.frames import FrameGroup
-from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, source_part
+from glassfs.formats.hdf5.outside import OtherFiles, placed, put_together
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.names import escape, free_name
@@ -90,7 +89,7 @@ class GroupListing:
         opening = self._opening
         return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source.version, path)
 
-    def _virtual(self, path: Path, described: Dataset) -> VirtualGrid:
+    def _virtual(self, path: Path, described: Dataset) -> Data:
         """Return the elements of a virtual dataset. Raises Refused, and what prevents reading a source."""
         if described.kind.name != "number" or described.kind.stored is None:
             raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
@@ -102,17 +101,17 @@ class GroupListing:
             if named not in sources:
                 listing = self if self._others.is_own(one.file) else self._listing(one.file)
                 sources[named] = listing.numbers(one.target, kind)
-            parts.append(source_part(one, described.shape, *sources[named]))
-        convert = compounds.conversion(kind)
+            parts.append(placed(one, described.shape, *sources[named], described.item))
+        convert, item = compounds.conversion(kind), described.item
         fill = convert(described.fill) if convert and described.fill else described.fill
-        return VirtualGrid(self._opening.cache, described.shape, described.item, parts, fill)
+        return put_together(parts, described.elements * item, fill or bytes(item))
 
     def _listing(self, file: bytes, top: Path = ()) -> GroupListing:
         """Return the contents of another file, from a path on. Raises Refused."""
         opening = self._others.opening(file)
         answers = self._other_answers.get(file)
         if answers is None:
-            answers = self._other_answers[file] = WorkerAnswers(opening, opening.sandbox("hdf5"))
+            answers = self._other_answers[file] = WorkerAnswers(opening, opening.sandbox())
         # What these files name in turn is not followed, so that there is an end.
         return GroupListing(opening, answers, OtherFiles(opening), top, PIECE // 64)
 
@@ -241,7 +240,7 @@ class GroupListing:
                 hidden = f"virtual dataset: {error.reason}"
         if hidden:
             yield Member((name,), Omitted(name, hidden))
-        elif matlab.is_cells(described):
+        elif dataset.is_cells(described):
             yield Member((name,), Group(name, partial(self._cells, described, path)))
         else:
             yield from dataset.members(self._opening.source, asked, described)
@@ -254,7 +253,7 @@ class GroupListing:
             request["count"] = min(AT_ONCE, described.elements - first)
             found = description.cells(self._answers.described(request))
             for number, one in enumerate(found[: described.elements - first], first):
-                name = matlab.cell_name(number, described.shape)
+                name = dataset.cell_name(number, described.shape)
                 yield from _shown(name, self._object(one, (*path, name), ()))
             if not found:
                 raise Damaged("its worker process sends a wrong description")
@@ -326,6 +325,39 @@ class GroupListing:
             return found
 
         return Document(ATTRIBUTES, document, 8 * PIECE)
+
+
+class ArrayListing(GroupListing):
+    """The datasets of a container for the table of arrays: each once, with its stored size, and as no image.
+
+    A listing is for one walk. Objects with several names have the first one; other links are not followed.
+    """
+
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self._seen: set[int] = set()
+        """The addresses of objects with several names that were listed."""
+        self._allowance = self._opening.allowance.part()
+
+    def _described(self, request: dict[str, Any]) -> Any:
+        # The catalogue keeps the rows, and has no space for the answers from which they are made.
+        return self._answers.ask(request | ({"sizes": True} if request["do"] == "list" else {}))[0]
+
+    def _object(self, described: Object, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
+        name, found = path[-1], described.dataset
+        if described.names > 1:
+            if described.address in self._seen:
+                return
+            self._allowance.take(OBJECT, "objects with several names")
+            self._seen.add(described.address)
+        if described.kind == "group":
+            yield Member((name,), self._subgroup(described, path, above))
+        elif found is not None and not found.is_null:
+            hidden = dataset.why_hidden(found)
+            made = dataset.plain(self._opening.source, self.asked(path), found) if not hidden else Omitted(name, hidden)
+            yield Member((name,), made)
+        elif described.kind == "damaged":
+            raise self._opening.source.damage(described.reason)
 
 
 def _shown(name: bytes, members: Iterable[Member], what: str = "") -> Iterator[Member]:
