@@ -115,7 +115,6 @@ class Settings:
     # than memory has room for finish one after another; else each read would make its block again.
     kept_gap: float = 0.05
     kept: float = 1.0  # it is kept for at most so long in all
-    core_wait: float = 0.05  # how long a thread waits for a core before it works without one
     # After this time without a read no more than 4 MiB stay cached: the kernel has those that were read.
     cache_idle: float = 20.0
     spool_kept: float = 60.0  # a spool file is dropped after this time without a read

@@ -19,7 +19,7 @@ from typing import IO, Protocol
 
 from glassfs import work
 from glassfs.cache.budget import MemoryBudget, Ticket
-from glassfs.cache.cores import core, released, run_ahead
+from glassfs.cache.cores import run_ahead
 from glassfs.errors import Damaged, GlassfsError, NoSpool, Unavailable
 from glassfs.settings import settings
 
@@ -226,7 +226,7 @@ class Spool:
         """Wait for the thread that decodes."""
         if self._memory.is_nested:
             self._memory.hurry(self._ticket)
-        with released(), self._memory.waiting(), self._progress:
+        with self._memory.waiting(), self._progress:
             work.patiently(lambda seconds: self._progress.wait_for(lambda: self._is_settled(end), seconds))
 
     def _reserve(self, has_decoder: bool) -> None:
@@ -234,8 +234,7 @@ class Spool:
         if has_decoder:
             self._memory.reserve_cached(self._cost)
         elif not self._memory.reserve_now(self._cost):
-            with released():
-                self._memory.reserve(self._cost, self._ticket)
+            self._memory.reserve(self._cost, self._ticket)
 
     def _finish(self, reserved: int | None, error: BaseException | None) -> None:
         """Publish the result of ``_decode_some`` and release memory. ``reserved`` is None if it did not run."""
@@ -255,7 +254,7 @@ class Spool:
     def _decode_some(self) -> BaseException | None:
         """Write some more of the block to the file; return the error that stopped it."""
         try:
-            with core(), self._memory.nested():
+            with self._memory.nested():
                 goal = self._position
                 if self._pieces is None and self._recipe is not None:
                     # A restarted decoder must get further than it repeats, or many readers would only repeat.

@@ -73,8 +73,7 @@ class LibraryGrid(Grid):
             min(count, length - first) for first, count, length in zip(start, self.steps, self.shape, strict=True)
         ]
         size = prod(fits) * self.item
-        with self._asked.cache.waiting():
-            _, elements = self._asked.ask("elements", size, start=start, shape=fits, dtype=self._dtype)
+        _, elements = self._asked.ask("elements", size, start=start, shape=fits, dtype=self._dtype)
         if len(elements) != size:
             raise Damaged("its worker process sends other elements than asked for")
         if tuple(fits) == self.steps:
