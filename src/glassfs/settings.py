@@ -140,8 +140,6 @@ class Settings:
     server_replace: float = 0.05  # time until a thread that hangs is replaced by another one
     server_release: float = 0.05  # time that obstore's threads get to release the last answers when the loop ends
     server_join: float = 2.0  # how long the end of the process waits for the thread of the requests
-    # How long to find out whether a server that fails speaks another protocol than its URL says.
-    server_probe: float = 2.0
     listing_news: float = 1.0  # how long a look-up waits for news of a listing that is much too old
     # Connections idle for so long are replaced, as a router may have dropped them silently.
     connection_idle: float = 30.0

@@ -15,8 +15,8 @@ from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Ref
 from glassfs.forks import PerProcess
 from glassfs.source.contract import ByteCache, Named, Path
 from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
-from glassfs.source.remote.objects import CODE, ListPages, ObjectServer, facts_of, not_installed, obstore
-from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Server, calls, is_name
+from glassfs.source.remote.objects import CODE, FINAL, ListPages, ObjectServer, facts_of, not_installed, obstore
+from glassfs.source.remote.server import MOST_NAMES, NO_HOST, TRIES, Facts, Listed, Server, calls, is_name
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Connection, Url, parsed
 from glassfs.source.remote.web import WebServer
@@ -49,24 +49,25 @@ def located(
     store = cache(partial(RemoteStore, connection=connection, blocks=RemoteBlocks(cached, disk)))
 
     def named(url: Url) -> Named:
-        key = url.scheme, f"{url.userinfo}@{url.host}", url.query
-        server = servers.get(key)
-        if server is None:
-            server = servers[key] = server_of(url, connection)
+        def server() -> Server:
+            key = url.scheme, f"{url.userinfo}@{url.host}", url.query
+            if key not in servers:
+                servers[key] = server_of(url, connection)
+            return servers[key]
 
         def folder() -> Named:
-            found = store(server, url.path, has_folders=True)
+            found = store(server(), url.path, has_folders=True)
             if next(found.list(()), None) is None and url.path:
                 raise NotFound("there is no such object or folder", url.shown)
             return Named(found, (), url.path[-1] if url.path else url.host)
 
         def single() -> Named:
-            found = Named(store(server, url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
+            found = Named(store(server(), url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
             found.store.entry(found.path)
             return found
 
         try:
-            if url.is_folder or (not is_file(url.path[-1]) and server.is_folder(url.path)):
+            if url.is_folder or (not is_file(url.path[-1]) and server().is_folder(url.path)):
                 return folder()
             # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
             first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
@@ -77,8 +78,12 @@ def located(
                     return second()
                 except (NotFound, Refused):
                     raise NotFound(error.reason, url.shown) from None
-        except (DeviceFailed, Refused) as error:
-            raise server.explained(error) from None
+        except DeviceFailed as error:
+            # Servers without TLS, or with it, mostly do not say so.
+            if url.scheme not in WEB or error.reason in (*FINAL, NO_HOST) or error.reason.startswith("the server"):
+                raise
+            asked = "TLS" if url.scheme == "https" else "plain HTTP instead of TLS"
+            raise DeviceFailed(f"{error.reason}; does the server speak {asked}?", error.source) from None
 
     return [named(parsed(url)) for url in urls]
 
