@@ -13,8 +13,8 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from glassfs.source import Connection
+from glassfs.source.remote.objects import PART, UploadServer
 from glassfs.source.remote.open import bucket_of
-from glassfs.source.remote.upload import PART, UploadServer
 from glassfs.source.remote.url import parsed
 from tests.cli.glassfs_command import fails, glassfs
 from tests.datasets.batch.many import robot

@@ -33,8 +33,8 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
 AnyServer = TypeVar("AnyServer", bound=ObjectServer)
-_Bucket: TypeAlias = tuple[Callable[[], Any], str, str, ListPages | None]
-"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, the host, a lister."""
+_Bucket: TypeAlias = tuple[Any, str, str, ListPages | None]
+"""An obstore store, the endpoint that distinguishes stores of one name, the host, and a lister."""
 
 
 def located(
@@ -108,9 +108,10 @@ def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnySer
     if not url.host:
         raise Refused("names no bucket")
     library = obstore()
-    make, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
-        store = make()
+        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
+    except GlassfsError:
+        raise
     except Exception:  # its message may repeat a credential
         raise Refused("cannot be opened: its name, an option or a credential is malformed") from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
@@ -154,8 +155,8 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     async def list_pages(path: Path) -> list[Listed]:
         return await calls.get().run(partial(_list, url.host, client, path))
 
-    make = partial(S3Store, url.host, region=region, **credentials, **options)
-    return make, endpoint, f"s3.{region}.amazonaws.com", list_pages
+    store = S3Store(url.host, region=region, **credentials, **options)
+    return store, endpoint, f"s3.{region}.amazonaws.com", list_pages
 
 
 def _list(bucket: str, client: PerProcess[Any], path: Path, abandoned: Event) -> list[Listed]:
@@ -283,7 +284,7 @@ def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import GCSStore
 
     credentials = _credentials(connection, options, "base_url")
-    return partial(GCSStore, url.host, **credentials, **options), connection.endpoint, "storage.googleapis.com", None
+    return GCSStore(url.host, **credentials, **options), connection.endpoint, "storage.googleapis.com", None
 
 
 def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
@@ -296,8 +297,8 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     if not account:
         raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}")
     credentials = _credentials(connection, options, "endpoint", "account_key")
-    make = partial(AzureStore, container, account_name=account, **credentials, **options)
-    return make, connection.endpoint or account, f"{account}.blob.core.windows.net", None
+    store = AzureStore(container, account_name=account, **credentials, **options)
+    return store, connection.endpoint or account, f"{account}.blob.core.windows.net", None
 
 
 _BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any]], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}
