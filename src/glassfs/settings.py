@@ -118,7 +118,6 @@ class Settings:
     # After this time without a read no more than 4 MiB stay cached: the kernel has those that were read.
     cache_idle: float = 20.0
     spool_kept: float = 60.0  # a spool file is dropped after this time without a read
-    spool_ahead: float = 0.05  # after this time without a read nothing more is decoded ahead into a spool file
 
     # Sources
 
