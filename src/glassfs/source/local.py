@@ -297,17 +297,11 @@ class LocalStore(Store):
 class _OpenFolder(descriptors.Descriptor):
     """A descriptor of a folder on ``device``."""
 
-    __slots__ = ("_device",)
+    __slots__ = ("device",)
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._device: int | None = -1
-
-    @property
-    def device(self) -> int | None:
-        if self._device == -1:
-            self._device = system.device_of(self.fd)
-        return self._device
+        super().__init__(fd)
+        self.device = system.device_of(fd)
 
 
 def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSError | None) -> int:

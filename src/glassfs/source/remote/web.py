@@ -72,7 +72,7 @@ _CLOCK = re.compile(rb"\d:\d\d")
 class WebServer(ObjectServer):
     """The server of ``url``; see ``ObjectServer``. Raises Refused.
 
-    With a query in its URL, which is for one object, it lists folders through WebDAV only, and must not redirect.
+    With a query in its URL, which is for one object, it lists no folders, and must not redirect.
     """
 
     has_lasting_versions = False
@@ -137,6 +137,8 @@ class WebServer(ObjectServer):
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server that sent a page for a folder does so for those below it: asking for WebDAV again would double the
         # requests.
+        if self._url.query:
+            raise Refused("a URL with a query is no folder; name what is in it by its own URL")
         by_webdav: Sequence[Listed] | None = None
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
             try:
@@ -145,10 +147,8 @@ class WebServer(ObjectServer):
                 if not _NO_DAV.search(error.reason):
                     raise
         # obstore returns nothing for a missing folder, and servers may call those missing that they only send.
-        if by_webdav or (by_webdav is not None and self._url.query):
+        if by_webdav:
             return by_webdav
-        if self._url.query:
-            raise Refused("the server lists no folders; name what is in it by its own URL")
         try:
             rows = await calls.get().run(partial(self._rows, path))
         except Refused:
