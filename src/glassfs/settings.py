@@ -114,11 +114,9 @@ class Settings:
     # than memory has room for finish one after another; else each read would make its block again.
     kept_gap: float = 0.05
     kept: float = 1.0  # it is kept for at most so long in all
-    core_wait: float = 0.05  # how long a thread waits for a core before it works without one
     # After this time without a read no more than 4 MiB stay cached: the kernel has those that were read.
     cache_idle: float = 20.0
     spool_kept: float = 60.0  # a spool file is dropped after this time without a read
-    spool_ahead: float = 0.05  # after this time without a read nothing more is decoded ahead into a spool file
 
     # Sources
 
@@ -140,8 +138,6 @@ class Settings:
     server_replace: float = 0.05  # time until a thread that hangs is replaced by another one
     server_release: float = 0.05  # time that obstore's threads get to release the last answers when the loop ends
     server_join: float = 2.0  # how long the end of the process waits for the thread of the requests
-    # How long to find out whether a server that fails speaks another protocol than its URL says.
-    server_probe: float = 2.0
     listing_news: float = 1.0  # how long a look-up waits for news of a listing that is much too old
     # Connections idle for so long are replaced, as a router may have dropped them silently.
     connection_idle: float = 30.0

@@ -209,12 +209,12 @@ def test_an_unexpected_error_costs_one_container(command: str, jobs: str, tmp_pa
     (tmp_path / "sitecustomize.py").write_text("""
 from glassfs.source.local import LocalStore
 def failing(before):
-    def open_or_fail(self, path, *ahead):
+    def open_or_fail(self, path):
         if path[-1] in ("bad.kdb", "large.kdb"):
             raise KeyError("that") if path[-1] == "bad.kdb" else MemoryError
-        return before(self, path, *ahead)
+        return before(self, path)
     return open_or_fail
-LocalStore.open, LocalStore.found = failing(LocalStore.open), failing(LocalStore.found)
+LocalStore.open = failing(LocalStore.open)
 """)
     words = [command, "--jobs", jobs, "--report", report, folder, *[tmp_path / "target"][: command == "export"]]
     done = glassfs(*words, PYTHONPATH=str(tmp_path))

@@ -193,36 +193,29 @@ def test_a_password_is_refused_by_every_command(tmp_path: Path) -> None:
         fails(glassfs(*words), f"https://host/run.kdb: {CREDENTIALS}")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [
-    ("s3:/bucket/run.kdb", "s3://bucket/run.kdb"), ("s3:bucket/run.kdb", "s3://bucket/run.kdb"),
-    ("https:/host/run.kdb?X=hunter2", "https://host/run.kdb"), (" s3://bucket/run.kdb", "s3://bucket/run.kdb"),
-    ("file:/none/run.kdb", "file:///none/run.kdb"),
-    *((typed, "") for typed in ("run.kdb", "host:data", "a/b@host:/c", "a/s3:/b", "s3:", "C:/data", "s3")),
-])
-def test_only_mistyped_urls_get_a_suggestion(typed: str, meant: str) -> None:
-    assert meant_by(typed) == (f"; did you mean '{meant}'?" if meant else "")
+MEANT = "; write a URL as s3://bucket/path or ssh://user@host/path"
 
 
-@pytest.mark.parametrize(("typed", "meant"), [
-    ("root@host:/data/run.kdb", "'ssh://root@host/data/run.kdb'"), ("host.example:/data", "'ssh://host.example/data'"),
-    ("me@[::1]:/data", "'ssh://me@[::1]/data'"),
-    ("me@host:run.kdb", "'ssh://me@host/…' with the whole path, from the root"),
-    ("host:~/run.kdb", "'ssh://host/…' with the whole path, from the root"),
+@pytest.mark.parametrize("typed", [
+    "s3:/bucket/run.kdb", "https:/host/run.kdb?X=hunter2", " s3://bucket/run.kdb", "file:/none/run.kdb",
+    "root@host:/data/run.kdb", "host.example:/data", "me@[::1]:/data", "me@host:run.kdb", "host:~/run.kdb",
 ])
-def test_names_as_of_scp_get_a_suggestion(typed: str, meant: str) -> None:
-    assert meant_by(typed) == f"; write {meant}"
-    for words in (["ls", typed], ["info", typed], ["cat", typed], ["mount", typed]):
-        assert glassfs(*words).errors[0].split(" (see ")[0].endswith(f"; write {meant}")
+def test_names_like_urls_get_a_suggestion(typed: str) -> None:
+    assert meant_by(typed) == MEANT
+
+
+@pytest.mark.parametrize("typed", ["run.kdb", "host:data", "a/b@host:/c", "a/s3:/b", "s3:", "C:/data", "s3", "1T10:30"])
+def test_other_names_get_no_suggestion(typed: str) -> None:
+    assert meant_by(typed) == ""
 
 
 def test_every_command_suggests_the_url(tmp_path: Path) -> None:
-    meant = "did you mean 's3://bucket/run.kdb'?"
     for command in ("ls", "tree", "info", "verify", "episodes"):
-        fails(glassfs(command, "s3:/bucket/run.kdb"), f"s3:/bucket/run.kdb: No such file or directory; {meant}")
+        fails(glassfs(command, "s3:/bucket/run.kdb"), f"s3:/bucket/run.kdb: No such file or directory{MEANT}")
     for words in ([str(tmp_path)], []):
-        fails(glassfs("mount", "s3:/bucket/run.kdb", *words), f"s3:/bucket/run.kdb: no such file or folder; {meant}")
+        fails(glassfs("mount", "s3:/bucket/run.kdb", *words), f"s3:/bucket/run.kdb: no such file or folder{MEANT}")
     assert glassfs("cat", "s3:/bucket/run.kdb").errors[0].startswith(
-        f"glassfs: s3:/bucket/run.kdb: no such file; {meant}",
+        f"glassfs: s3:/bucket/run.kdb: no such file{MEANT}",
     )
 
 

@@ -13,8 +13,8 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from glassfs.source import Connection
+from glassfs.source.remote.objects import PART, UploadServer
 from glassfs.source.remote.open import bucket_of
-from glassfs.source.remote.upload import PART, UploadServer
 from glassfs.source.remote.url import parsed
 from tests.cli.glassfs_command import fails, glassfs
 from tests.datasets.batch.many import robot
@@ -123,7 +123,7 @@ def test_other_servers_and_mistyped_urls_are_refused(folder: Path, tmp_path: Pat
         fails(glassfs("export", folder, url), f"{url}: {reason}")
     fails(
         glassfs("export", folder, "s3:/lab/x"),
-        "s3:/lab/x: no folder is made for what looks like a URL; did you mean 's3://lab/x'?",
+        "s3:/lab/x: no folder is made for what looks like a URL; write a URL as s3://bucket/path or ssh://user@host/path",
     )
     done = glassfs("export", folder, "s3://key:secret@lab/x")
     assert done.status == 1 and "secret" not in done.errors[0]

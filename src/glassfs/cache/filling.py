@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from glassfs import work
 from glassfs.cache.blocks import BlockCache
-from glassfs.cache.cores import CORES, core, run_ahead
+from glassfs.cache.cores import CORES, run_ahead
 from glassfs.cache.spool import fresh, stored_error
 
 
@@ -76,6 +76,6 @@ class Filling:
             fill = None if self._is_over or self._error is not None else next(self._fills, None)
         if fill is None:
             return False
-        with core(), self._memory.nested():
+        with self._memory.nested():
             fill()
         return True

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from glassfs.cli.target import INSIDE, NOT_EMPTY, Existing, NotWritten, Target, Unusable
 from glassfs.errors import GlassfsError
 from glassfs.source import Connection, Path, is_url
+from glassfs.source.remote.objects import SCHEMES, NotUploaded, UploadServer
 from glassfs.source.remote.open import bucket_of
 from glassfs.source.remote.options import demand_plain
-from glassfs.source.remote.upload import SCHEMES, NotUploaded, UploadServer
 from glassfs.source.remote.url import parsed
 
 LONGEST_KEY = 1024

@@ -244,8 +244,7 @@ class Decoded(SizedData):
     def whole(self) -> bytes:
         if self._extent.size > self.size + HELD_BACK:
             return b"".join(self.pieces())  # more is stored than the block can need: do not read it at once
-        with self._cache.waiting():
-            stored = self._extent.source.buffer(self._extent.offset, self._extent.size)
+        stored = self._extent.source.buffer(self._extent.offset, self._extent.size)
         try:
             raw = compression.decompress(self.codec, stored, self.size)
         except Damaged as error:
@@ -283,12 +282,7 @@ class Decoded(SizedData):
         yield held
 
     def _stored_pieces(self, check: RunningChecksum) -> Iterator[bytes]:
-        pieces = self._extent.pieces()
-        while True:
-            with self._cache.waiting():
-                piece = next(pieces, None)
-            if piece is None:
-                return
+        for piece in self._extent.pieces():
             check.add(piece, Covers.STORED)
             yield piece
 

@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn, SupportsIndex, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from glassfs.errors import Changed, Damaged, GlassfsError, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused
-from glassfs.library.finding import REPLACED, LibraryPaths, version_of
+from glassfs.library.finding import LibraryPaths
 from glassfs.library.session import LibrarySession, OpenArguments
 from glassfs.library.stream import BUFFERED, Raw, bytes_of
 from glassfs.names import text
-from glassfs.source.remote.options import GENERAL, connection_of
+from glassfs.source.remote.options import IGNORED, connection_of
 from glassfs.source.remote.url import KNOWN, Connection, is_url, local_name, protocol_of, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
@@ -37,8 +37,6 @@ from glassfs.tree.nodes import Facts, Settled, facts_of
 from glassfs.tree.tree import normal
 
 PROTOCOL = "glassfs"
-CACHES = ("simplecache", "filecache", "blockcache", "cached")
-"""File systems of fsspec that cache the bytes of others."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 Info = dict[str, Any]
@@ -78,7 +76,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         target_options: Mapping[str, Any] | None = None, views: str = "", cache_size: int | None = None,
         spool: str | None = None, **options: Any,
     ) -> None:
-        unknown = sorted(options.keys() - GENERAL)
+        unknown = sorted(options.keys() - IGNORED)
         if unknown:
             raise Refused(f"glassfs has no option {', '.join(unknown)}; those of the source go into target_options")
         super().__init__(**options)
@@ -328,8 +326,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 class GlassfsFile(io.BufferedReader):
     """A file of the file system ``fs``, read directly from the tree, without fsspec's caches. One thread at a time.
 
-    Until closed it holds the lease on its container and keeps the file system open. Unpickled, it has the same position
-    in the same version.
+    Until closed it holds the lease on its container and keeps the file system open.
     """
 
     def __init__(self, fs: AbstractFileSystem, path: str, file: File) -> None:
@@ -338,19 +335,6 @@ class GlassfsFile(io.BufferedReader):
         self.fs = fs
         self.path = path
         self.size = raw.size
-        self._version = version_of(file)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        return _reopened, (self.fs, self.path, self.tell(), self._version)
-
-
-def _reopened(fs: AbstractFileSystem, path: str, position: int, version: str) -> GlassfsFile:
-    file: GlassfsFile = fs.open(path)
-    if file._version != version:
-        file.close()
-        raise Changed(REPLACED, part=path)
-    file.seek(position)
-    return file
 
 
 def _listed(directory: Directory) -> Iterator[tuple[Facts, Node]]:
@@ -392,12 +376,6 @@ def source_of(
     scheme = protocol_of(name.partition("://")[0]) if is_url(name) else "" if name == local_name(name) else "file"
     typed = (target_protocol or "").lower()
     protocol = protocol_of(typed or scheme or "file")
-    # Their cached files are named by the URL and not by the version of a container.
-    if protocol in CACHES:
-        raise Refused(
-            f"is not read through fsspec's {protocol}, which may mix up what several threads read; "
-            "the option disk_cache names a folder to keep what was read", shown(name),
-        )
     if protocol == "file":
         if is_url(name):
             raise Refused(f"is not a name of the protocol {protocol}", shown(name))

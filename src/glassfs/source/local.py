@@ -30,7 +30,7 @@ _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_SEARCH_BENEATH, _NAME_BENEATH, _READ_BENEATH = system.How(_SEARCH), system.How(_NAME), system.How(_READ)
+_SEARCH_BENEATH, _READ_BENEATH = system.How(_SEARCH), system.How(_READ)
 _HAS_XATTRS = hasattr(os, "getxattr")
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _FAILURES = (GlassfsError, OSError, ValueError)
@@ -75,26 +75,6 @@ class LocalStore(Store):
         except _FAILURES as error:
             raise self._explained(error, path) from None
 
-    def found(self, path: Path, ahead: int = 0, small: int = 0) -> tuple[Entry, Source | None]:
-        if not path:
-            return self.entry(path), None
-        # Most look-ups are of regular files that are opened next. Opening it at once costs less than asking what it is:
-        # its descriptor then has the attributes, the first bytes and the access list.
-        self._renew_root(is_due=False)
-        try:
-            root, name = self._current_root(), path[-1]
-            folder = self._folder(path[:-1], root)
-            if system.is_file(folder.fd, name, root.device):
-                work.check(small or ahead)
-                try:
-                    fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), ahead, small)
-                    return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd, head)
-                except OSError:  # not allowed, no descriptor, or replaced: what is there can be said all the same
-                    pass
-            return self._entry(folder, path[:-1], name), None
-        except _FAILURES as error:
-            raise self._explained(error, path) from None
-
     def list(self, path: Path) -> Iterator[tuple[str, Entry]]:
         self._renew_root(is_due=not path)
         try:
@@ -108,19 +88,6 @@ class LocalStore(Store):
         except _FAILURES as error:
             raise self._explained(error, path) from None
         return ((name, entry) for name, entry in zip(names, entries, strict=True) if entry is not None)
-
-    def is_unchanged(self, path: Path, entry: Entry) -> bool:
-        self._renew_root(is_due=False)
-        try:
-            fd = system.opened_beneath(self._current_root().fd, path, _NAME_BENEATH)
-            if fd is None:
-                return super().is_unchanged(path, entry)
-            try:
-                return _stamp(os.fstat(fd)) == entry.stamp
-            finally:
-                os.close(fd)
-        except _FAILURES:
-            return False
 
     def entries(self, path: Path, names: Sequence[str]) -> builtins.list[Entry | None]:
         self._renew_root(is_due=not path)
@@ -166,29 +133,18 @@ class LocalStore(Store):
                 if error.errno != errno.ELOOP or not self.follows_links:
                     raise
                 return self._followed(folder, path)
-        fd, entry, _ = self._opened(fd)
-        return fd, entry
+        return fd, self._entry_of(fd)
 
-    def _opened(self, fd: int, ahead: int = 0, small: int = 0) -> tuple[int, Entry, bytes]:
-        """Return a descriptor of a regular file, its entry, and its first bytes, none if it is being changed.
-
-        These are ``ahead`` bytes, or all of at most ``small``. Closes the descriptor if it raises: OSError and
-        Unavailable.
-        """
+    def _entry_of(self, fd: int) -> Entry:
+        """Return the entry of an open regular file. Closes it if it raises: OSError and Unavailable."""
         try:
-            before = status = after = os.fstat(fd)
+            status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file")
-            head = os.pread(fd, small if before.st_size <= small else ahead, 0) if ahead else b""
             has_acl = self._known_acl(status)
-            if has_acl is None:  # what shows that the ACL did not change meanwhile shows it of the bytes, too
+            if has_acl is None:
                 status, has_acl = self._read_acl(fd, fd, status)
-                after = status
-            elif ahead:
-                after = os.fstat(fd)
-            if after.st_size != before.st_size or after.st_mtime_ns != before.st_mtime_ns:
-                head = b""
-            return fd, _described(status, has_acl), head
+            return _described(status, has_acl)
         except BaseException:
             os.close(fd)
             raise
@@ -250,8 +206,8 @@ class LocalStore(Store):
 
         Raises NotAllowed if it is not followed. Changes of the file are not reported to watchers of the link's folder.
         """
-        fd, entry, _ = self._opened(following.opened(folder.fd, self.shown(path[:-1]), path[-1]))
-        return fd, entry._replace(has_other_names=True)
+        fd = following.opened(folder.fd, self.shown(path[:-1]), path[-1])
+        return fd, self._entry_of(fd)._replace(has_other_names=True)
 
     def _known_acl(self, status: os.stat_result) -> bool | None:
         """Return whether a file has an ACL that may deny what its mode grants; None if its ACL must be read."""
@@ -281,10 +237,9 @@ class LocalStore(Store):
                 return status, has_acl
         return status, True  # unknown: assume the stricter
 
-    def _folder(self, path: Path, root: _OpenFolder | None = None) -> _OpenFolder:
+    def _folder(self, path: Path) -> _OpenFolder:
         """Open the folder at ``path`` as a starting point, below the current root. Raises OSError and Unavailable."""
-        if root is None:
-            root = self._current_root()
+        root = self._current_root()
         if not path:
             return root
         fd = system.opened_beneath(root.fd, path, _SEARCH_BENEATH)
@@ -342,17 +297,11 @@ class LocalStore(Store):
 class _OpenFolder(descriptors.Descriptor):
     """A descriptor of a folder on ``device``."""
 
-    __slots__ = ("_device",)
+    __slots__ = ("device",)
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._device: int | None = -1
-
-    @property
-    def device(self) -> int | None:
-        if self._device == -1:
-            self._device = system.device_of(self.fd)
-        return self._device
+        super().__init__(fd)
+        self.device = system.device_of(fd)
 
 
 def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSError | None) -> int:
@@ -377,15 +326,11 @@ def _described(status: os.stat_result, has_acl: bool) -> Entry:
     # Nine bits cannot express which users an ACL names.
     permissions = mode & (0o700 if has_acl else 0o777)
     file_id = f"{volume}:{status.st_ino}"
-    version = Version(f"{file_id}:{size}:{mtime_ns}")  # as in ``_stamp``
+    version = Version(f"{file_id}:{size}:{mtime_ns}")
     return _new(Entry, (
         kind, version, file_id, f"{version}:{status.st_ctime_ns}", size, permissions, status.st_uid, status.st_gid,
         mtime_ns, "", volume, kind is Kind.FILE and status.st_nlink > 1, "",
     ))
-
-
-def _stamp(status: os.stat_result) -> str:
-    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def _hidden(parent: os.stat_result) -> Entry:

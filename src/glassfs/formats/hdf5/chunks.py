@@ -222,8 +222,7 @@ class Chunked(Grid):
         span = max((one.start + one.size for one in chunks if one), default=0) - start
         near = None
         if span <= len(made):  # as writers mostly put them one after another, a single read does for all
-            with self._cache.waiting():
-                near = memoryview(self._source.buffer(start, span))
+            near = memoryview(self._source.buffer(start, span))
         for number, one in enumerate(chunks):
             part = memoryview(made)[number * size : (number + 1) * size]
             if one is None:
@@ -236,8 +235,7 @@ class Chunked(Grid):
         """Fill ``buffer`` with the elements of a chunk. ``raw`` are its stored bytes, if these were read already."""
         applied = self._applied(stored)
         if raw is None:
-            with self._cache.waiting():
-                raw = memoryview(self._source.buffer(stored.start, stored.size))
+            raw = memoryview(self._source.buffer(stored.start, stored.size))
         try:
             filters.undo(raw, applied, buffer)
         except Damaged as error:

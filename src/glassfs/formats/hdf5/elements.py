@@ -144,8 +144,7 @@ class LibraryGrid(Grid):
             min(count, length - first) for first, count, length in zip(start, self.steps, self.shape, strict=True)
         ]
         size = prod(fits)
-        with self._asked.cache.waiting():
-            _, elements = self._asked.ask("elements", size, start=start[:-1], shape=fits[:-1], dtype=self._dtype)
+        _, elements = self._asked.ask("elements", size, start=start[:-1], shape=fits[:-1], dtype=self._dtype)
         if len(elements) != size:
             raise Damaged("its worker process sends other elements than asked for")
         if tuple(fits) == self.steps:

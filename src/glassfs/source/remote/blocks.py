@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,7 +38,6 @@ AT_ONCE = 8
 WINDOW = 64
 """Blocks requested ahead of a reader at most."""
 FILE = "blocks.sqlite"
-_BLOCK = struct.Struct("<Q")
 
 
 def version_of(server: Server, path: Path, facts: Facts) -> Version:
@@ -70,14 +68,8 @@ class RemoteBlocks:
         self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
         self._writer = ThreadPoolExecutor(1, "glassfs-writer")
 
-    def stored_facts(self, server: Server, path: Path) -> Facts | None:
-        """Return the last facts of an object by the disk cache, which the server has to confirm."""
-        return None if self._disk is None else self._disk.facts(key_of(server, path))
-
     def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
-        """Cache an object's facts, and its first bytes, which came with them, if these fill a block."""
-        if self._disk is not None:
-            self._disk.note_facts(key_of(server, path), facts)
+        """Cache an object's first bytes, which came with its facts, if they fill a block."""
         version, size = version_of(server, path, facts), min(BLOCK, facts.size)
         if 0 < size <= len(data) and self._cache.known((version, 0)) is None:
             self._cache.add((version, 0), data[:size])
@@ -359,31 +351,19 @@ class DiskCache:
         """Return the blocks with these numbers, which have these sizes; None unless all are cached."""
         if not Facts(0, validator, 0).has_strong_etag:
             return None
-        owner = _owner(object_key, validator)
-        found = self._cache.find([owner + _BLOCK.pack(number) for number in sizes])
+        found = self._cache.find([_key(object_key, validator, number) for number in sizes])
         parts = [part for part in found if part is not None]
         return parts if [len(part) for part in parts] == [*sizes.values()] else None
 
     def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         """Cache a block if possible."""
         if data and Facts(0, validator, 0).has_strong_etag:
-            self._cache.store({_owner(object_key, validator) + _BLOCK.pack(number): data})
-
-    def facts(self, object_key: str) -> Facts | None:
-        """Return the last facts of an object; the server must confirm them (If-None-Match) before they are trusted."""
-        (stored,) = self._cache.find([_owner(object_key, "")])
-        return None if stored is None else Facts(*json.loads(stored))
-
-    def note_facts(self, object_key: str, facts: Facts) -> None:
-        """Store the facts that a server reported of an object."""
-        if facts.has_strong_etag:
-            self._cache.store({_owner(object_key, ""): json.dumps(facts).encode()})
+            self._cache.store({_key(object_key, validator, number): data})
 
 
-def _owner(object_key: str, validator: str) -> bytes:
-    """Return a cryptographic hash, so that no other object has the same owner."""
-    key, tag = (text.encode("utf-8", "surrogatepass") for text in (object_key, validator))
-    return hashlib.blake2b(struct.pack("<Q", len(key)) + key + tag, digest_size=32).digest()
+def _key(*words: str | int) -> bytes:
+    """Return a cryptographic hash, so that no block of another object has the same key."""
+    return hashlib.blake2b(json.dumps(words).encode(), digest_size=32).digest()
 
 
 def _submitted(threads: ThreadPoolExecutor, task: Callable[[], None]) -> Future[None] | None:

@@ -1,4 +1,4 @@
-"""Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face, FTP and others.
+"""Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face and others.
 
 fsspec file systems may block, hang, raise anything and return anything. Each connected one is therefore used by one
 call at a time, on a daemon thread that is abandoned after the timeout (``server.BlockingCalls``), and replaced after
@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import inspect
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,9 +33,8 @@ Result = TypeVar("Result")
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
 NO_SERVERS = frozenset((
-    "abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data",
-    "dir", "dvc", "file", "filecache", "generic", "git", "glassfs", "libarchive", "local", "pyscript", "reference",
-    "simplecache", "tar", "zip",
+    "abstract", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data", "dir", "file",
+    "filecache", "generic", "git", "glassfs", "libarchive", "local", "reference", "simplecache", "tar", "zip",
 ))
 LOGINS = ("ftp", "sftp", "smb", "ssh")
 """Protocols where each connection is a login; servers limit their number."""
@@ -48,14 +46,11 @@ _VERSIONS = (
 )
 _NO_VERSIONS = ("", "null", "None", "none")
 _TIMES = (
-    "mtime", "LastModified", "last_modified", "Last-Modified", "modified", "updated", "modificationTime", "modify",
+    "mtime", "LastModified", "last_modified", "Last-Modified", "modified", "updated", "modificationTime",
     "created",
 )
 _MISSING = (404, 410)
 _DENIED = (401, 403, 407)
-_FTP_CODE = re.compile(r"(\d{3})[ -]")
-_FTP_DENIED = ("331", "332", "530", "532", "534")
-_DIGITS = re.compile(r"^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)")
 
 
 class Unbelievable(DeviceFailed):
@@ -328,10 +323,9 @@ def _mtime_ns(info: Mapping[Any, Any]) -> int:
     """Return the time in nanoseconds since 1970; 0 if there is none after that."""
     for name in _TIMES:
         value: Any = info.get(name)
-        if isinstance(value, str):  # in ISO 8601, or in digits only, as in the listings of FTP
-            text = _DIGITS.sub(r"\1-\2-\3T\4:\5:\6", value.strip()[:64]).replace("Z", "+00:00")
+        if isinstance(value, str):
             with suppress(ValueError):
-                value = datetime.fromisoformat(text)
+                value = datetime.fromisoformat(value.strip()[:64].replace("Z", "+00:00"))
         if isinstance(value, datetime):
             with suppress(OverflowError, ValueError):
                 value = (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
@@ -347,18 +341,16 @@ def translated(error: BaseException) -> GlassfsError:
     if isinstance(error, GlassfsError):
         return error
     status = _http_status(error)
-    found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
-    code = found[1] if found else ""
     number = getattr(error, "errno", None)
-    detail = f"HTTP {status}" if status else code
+    detail = f"HTTP {status}" if status else ""
     if isinstance(number, int) and number in errno.errorcode:
         detail = os.strerror(number)
     text = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
-    if isinstance(error, FileNotFoundError) or status in _MISSING or code == "550":
+    if isinstance(error, FileNotFoundError) or status in _MISSING:
         return NotFound("does not exist")
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
         return NotFound("is a folder where a file is expected, or a file where a folder is")
-    if isinstance(error, PermissionError) or status in _DENIED or code in _FTP_DENIED:
+    if isinstance(error, PermissionError) or status in _DENIED:
         return NotAllowed(f"access denied: {text}")
     if status == 412:
         return Changed("has been replaced by another object")

@@ -15,8 +15,8 @@ from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Ref
 from glassfs.forks import PerProcess
 from glassfs.source.contract import ByteCache, Named, Path
 from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
-from glassfs.source.remote.objects import CODE, ListPages, ObjectServer, facts_of, not_installed, obstore
-from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Server, calls, is_name
+from glassfs.source.remote.objects import CODE, FINAL, ListPages, ObjectServer, facts_of, not_installed, obstore
+from glassfs.source.remote.server import MOST_NAMES, NO_HOST, TRIES, Facts, Listed, Server, calls, is_name
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Connection, Url, parsed
 from glassfs.source.remote.web import WebServer
@@ -33,8 +33,8 @@ _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
 AnyServer = TypeVar("AnyServer", bound=ObjectServer)
-_Bucket: TypeAlias = tuple[Callable[[], Any], str, str, ListPages | None]
-"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, the host, a lister."""
+_Bucket: TypeAlias = tuple[Any, str, str, ListPages | None]
+"""An obstore store, the endpoint that distinguishes stores of one name, the host, and a lister."""
 
 
 def located(
@@ -49,24 +49,25 @@ def located(
     store = cache(partial(RemoteStore, connection=connection, blocks=RemoteBlocks(cached, disk)))
 
     def named(url: Url) -> Named:
-        key = url.scheme, f"{url.userinfo}@{url.host}", url.query
-        server = servers.get(key)
-        if server is None:
-            server = servers[key] = server_of(url, connection)
+        def server() -> Server:
+            key = url.scheme, f"{url.userinfo}@{url.host}", url.query
+            if key not in servers:
+                servers[key] = server_of(url, connection)
+            return servers[key]
 
         def folder() -> Named:
-            found = store(server, url.path, has_folders=True)
+            found = store(server(), url.path, has_folders=True)
             if next(found.list(()), None) is None and url.path:
                 raise NotFound("there is no such object or folder", url.shown)
             return Named(found, (), url.path[-1] if url.path else url.host)
 
         def single() -> Named:
-            found = Named(store(server, url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
+            found = Named(store(server(), url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
             found.store.entry(found.path)
             return found
 
         try:
-            if url.is_folder or (not is_file(url.path[-1]) and server.is_folder(url.path)):
+            if url.is_folder or (not is_file(url.path[-1]) and server().is_folder(url.path)):
                 return folder()
             # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
             first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
@@ -77,8 +78,12 @@ def located(
                     return second()
                 except (NotFound, Refused):
                     raise NotFound(error.reason, url.shown) from None
-        except (DeviceFailed, Refused) as error:
-            raise server.explained(error) from None
+        except DeviceFailed as error:
+            # Servers without TLS, or with it, mostly do not say so.
+            if url.scheme not in WEB or error.reason in (*FINAL, NO_HOST) or error.reason.startswith("the server"):
+                raise
+            asked = "TLS" if url.scheme == "https" else "plain HTTP instead of TLS"
+            raise DeviceFailed(f"{error.reason}; does the server speak {asked}?", error.source) from None
 
     return [named(parsed(url)) for url in urls]
 
@@ -103,9 +108,10 @@ def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnySer
     if not url.host:
         raise Refused("names no bucket")
     library = obstore()
-    make, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
-        store = make()
+        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
+    except GlassfsError:
+        raise
     except Exception:  # its message may repeat a credential
         raise Refused("cannot be opened: its name, an option or a credential is malformed") from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
@@ -149,8 +155,8 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     async def list_pages(path: Path) -> list[Listed]:
         return await calls.get().run(partial(_list, url.host, client, path))
 
-    make = partial(S3Store, url.host, region=region, **credentials, **options)
-    return make, endpoint, f"s3.{region}.amazonaws.com", list_pages
+    store = S3Store(url.host, region=region, **credentials, **options)
+    return store, endpoint, f"s3.{region}.amazonaws.com", list_pages
 
 
 def _list(bucket: str, client: PerProcess[Any], path: Path, abandoned: Event) -> list[Listed]:
@@ -278,7 +284,7 @@ def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import GCSStore
 
     credentials = _credentials(connection, options, "base_url")
-    return partial(GCSStore, url.host, **credentials, **options), connection.endpoint, "storage.googleapis.com", None
+    return GCSStore(url.host, **credentials, **options), connection.endpoint, "storage.googleapis.com", None
 
 
 def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
@@ -291,8 +297,8 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     if not account:
         raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}")
     credentials = _credentials(connection, options, "endpoint", "account_key")
-    make = partial(AzureStore, container, account_name=account, **credentials, **options)
-    return make, connection.endpoint or account, f"{account}.blob.core.windows.net", None
+    store = AzureStore(container, account_name=account, **credentials, **options)
+    return store, connection.endpoint or account, f"{account}.blob.core.windows.net", None
 
 
 _BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any]], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}

@@ -273,11 +273,10 @@ class RemoteStore(Store):
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)
-        known = previous or self._blocks.stored_facts(self._server, full_path)
-        answer = self._server.begin(full_path, BLOCK, known)
+        answer = self._server.begin(full_path, BLOCK, previous)
         if answer is None:
-            assert known is not None
-            return known
+            assert previous is not None
+            return previous
         facts, head = answer
         self._blocks.put_head(self._server, full_path, facts, head)
         return facts

@@ -4,8 +4,7 @@ A page has names, and no exact sizes. Objects are therefore described by one req
 
 Some requests go through the standard library: obstore follows redirects by itself, and puts the URL with its query into
 the Referer header, so that the next host would learn the query, in which anything may be secret. It does not report
-where it was redirected to, and fetches nothing of an unknown length. And the answers of many servers do not say that
-they speak TLS where the URL says http, or none where it says https.
+where it was redirected to, and fetches nothing of an unknown length.
 """
 
 from __future__ import annotations
@@ -27,24 +26,21 @@ from threading import Event
 from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urljoin, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import xxhash
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.lru import LRU
 from glassfs.names import raw
-from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import FINAL, NO_DAV, NO_RANGES, UNTRUSTED, NoRanges, ObjectServer, facts_of, obstore
+from glassfs.source.remote.objects import NO_DAV, NO_RANGES, UNTRUSTED, NoRanges, ObjectServer, facts_of, obstore
 from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Retryable, calls, is_name, result_of, retried
 from glassfs.source.remote.url import Connection, Url
 
 Result = TypeVar("Result")
 
-NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
-TLS = "the server speaks TLS on this port: write https:// instead of http://"
 RANGE = "bytes=0-262143"
 """The range of the first real request, as a server may redirect by it."""
 MOST_BYTES = 64 << 20
@@ -76,7 +72,7 @@ _CLOCK = re.compile(rb"\d:\d\d")
 class WebServer(ObjectServer):
     """The server of ``url``; see ``ObjectServer``. Raises Refused.
 
-    With a query in its URL, which is for one object, it lists folders through WebDAV only, and must not redirect.
+    With a query in its URL, which is for one object, it lists no folders, and must not redirect.
     """
 
     has_lasting_versions = False
@@ -103,66 +99,27 @@ class WebServer(ObjectServer):
         """Objects of which the server sends no ranges."""
         self._described: LRU[Path, tuple[bytes, int, Facts]] = LRU(REMEMBERED_ROWS)
         """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
-        if url.query:
-            try:
-                target = self._target(url)
-            except DeviceFailed as error:
-                raise self.explained(error) from None
-            if target is not None:
-                reason = "redirects, and the next host would learn its query"
-                raise Refused(f"{reason}; name it without the query, or name the final URL")
+        if url.query and self._target(url) is not None:
+            reason = "redirects, and the next host would learn its query"
+            raise Refused(f"{reason}; name it without the query, or name the final URL")
 
     def is_folder(self, path: Path) -> bool:
         # Servers redirect the name of a folder to the same with a slash.
         if self._url.query:
             return False
-        name = f"/{'/'.join(path)}"
+        name, target = f"/{'/'.join(path)}", self._target(self._url_of(path, False))
         try:
-            target = self._target(self._url_of(path, False))
             return target is not None and unquote(
                 urlsplit(urljoin(name, target)).path, errors="surrogateescape",
             ) == f"{name}/"
-        except (DeviceFailed, ValueError):  # the next request reports that
+        except ValueError:
             return False
-
-    def explained(self, error: GlassfsError) -> GlassfsError:
-        """Return another error instead if the server of an http URL speaks TLS, or that of an https URL plain HTTP.
-
-        Takes up to two seconds. Nothing of the URL is sent besides the name of the host.
-        """
-        if error.reason in FINAL:
-            return error
-        is_http, host = self._url.scheme == "http", self._url.host
-        if not urlsplit(f"//{host}").port:
-            host += ":80" if is_http else ":443"
-        other = Url("https" if is_http else "http", host, (), "", "", self._url.shown, True)
-
-        def is_answered(abandoned: Event) -> bool:
-            try:
-                _requested(other, {}, settings.server_probe, lambda answer: None)
-            except Retryable:
-                return False
-            except (HTTPError, DeviceFailed):  # also a certificate that is not trusted
-                pass
-            return True
-
-        try:
-            is_meant = result_of(calls.get().run(is_answered), settings.server_probe, other.shown)
-        except DeviceFailed:
-            is_meant = False
-        return DeviceFailed(TLS if is_http else NO_TLS, error.source) if is_meant else error
 
     def _url_of(self, path: Path, is_folder: bool) -> Url:
         return self._url._replace(path=path, is_folder=is_folder, shown=self.shown(path))
 
     def _target(self, url: Url) -> str | None:
-        """Return where the server redirects a URL to, or None.
-
-        None as well if there is no connection, as the next request reports that, or if requests go through a proxy.
-        Raises DeviceFailed if there is no usable answer.
-        """
-        if url.scheme in getproxies() and not proxy_bypass(url.host):
-            return None
+        """Return where the server redirects a URL to, or None. Raises DeviceFailed if there is no usable answer."""
         # The request is the one that obstore would send first, so that a server that redirects by range, header or
         # method shows it now.
         headers = {"Range": RANGE, "Accept": "*/*", **self._headers}
@@ -170,8 +127,6 @@ class WebServer(ObjectServer):
         def ask(abandoned: Event) -> str | None:
             try:
                 _requested(url, headers, self.timeout / TRIES, lambda answer: None)
-            except _Unreachable:
-                pass
             except HTTPError as error:
                 if 300 <= error.code < 400:
                     return str(error.headers.get("Location", ""))
@@ -182,6 +137,8 @@ class WebServer(ObjectServer):
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server that sent a page for a folder does so for those below it: asking for WebDAV again would double the
         # requests.
+        if self._url.query:
+            raise Refused("a URL with a query is no folder; name what is in it by its own URL")
         by_webdav: Sequence[Listed] | None = None
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
             try:
@@ -190,10 +147,8 @@ class WebServer(ObjectServer):
                 if not _NO_DAV.search(error.reason):
                     raise
         # obstore returns nothing for a missing folder, and servers may call those missing that they only send.
-        if by_webdav or (by_webdav is not None and self._url.query):
+        if by_webdav:
             return by_webdav
-        if self._url.query:
-            raise Refused("the server lists no folders; name what is in it by its own URL")
         try:
             rows = await calls.get().run(partial(self._rows, path))
         except Refused:
@@ -361,10 +316,6 @@ def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
     return rows
 
 
-class _Unreachable(Retryable):
-    """There is no connection."""
-
-
 class _SamePath(HTTPRedirectHandler):
     """Follow redirects to the same path of the same host, as from http to https, but none of a URL with a query.
 
@@ -411,9 +362,8 @@ def _requested(
             raise DeviceFailed(UNTRUSTED) from None
         if isinstance(cause, TimeoutError):
             raise Retryable("it does not answer") from None
-        # Only these say that the request did not reach a server: after any other error it may redirect the next one.
         if isinstance(cause, (ConnectionRefusedError, socket.gaierror, ssl.SSLError)):
-            raise _Unreachable("it cannot be reached") from None
+            raise Retryable("it cannot be reached") from None
         raise Retryable("its answer is incomplete or is not HTTP") from None
 
 

@@ -21,7 +21,7 @@ from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
 from glassfs.content import Container
 from glassfs.errors import Changed, GlassfsError, Postponed, Private, Refused, Unrecognised
-from glassfs.formats.registry import AHEAD, HEAD, Opening
+from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
@@ -105,32 +105,20 @@ class Containers:
 
     # From a file to a container
 
-    def looked_up(self, location: Location) -> tuple[Entry, Source | None]:
-        """Return what is at a location, for ``verdict``, and its bytes if it is a file that ``verdict`` would open."""
-        if not location.store.is_remote and self.watcher.known(location) is None:
-            return location.store.found(location.path, HEAD, AHEAD)
-        return location.entry(), None
-
-    def verdict(self, location: Location, entry: Entry, at: str, source: Source | None = None) -> ContainerLease | str:
+    def verdict(self, location: Location, entry: Entry, at: str) -> ContainerLease | str:
         """Return the lease on the container that the file of that ``entry`` is, or why it is not shown as one.
 
-        The reason is "" if it does not look like one. ``at`` is its path in the tree. ``source`` has its bytes if it is
-        open already, and is used or closed. Raises GlassfsError, and remembers nothing, if it cannot be read now.
+        The reason is "" if it does not look like one. ``at`` is its path in the tree. Raises GlassfsError, and
+        remembers nothing, if it cannot be read now.
         """
-        # Mostly it is remembered, and no lock is taken. With a source it was not, a moment ago.
-        verdict = self._remembered(location, entry) if source is None else None
+        # Mostly it is remembered, and no lock is taken.
+        verdict = self._remembered(location, entry)
         if verdict is not None:
             return verdict
-        unused = [] if source is None else [source]
-        try:
-            # One thread parses a file, and others wait for it: otherwise one version would have two leases.
-            return self._parsing.once(
-                location, lambda: self._remembered(location, entry),
-                lambda: self._examined(location, entry, at, unused.pop() if unused else None),
-            )
-        finally:
-            for left in unused:
-                left.close()
+        # One thread parses a file, and others wait for it: otherwise one version would have two leases.
+        return self._parsing.once(
+            location, lambda: self._remembered(location, entry), lambda: self._examined(location, entry, at),
+        )
 
     def _remembered(self, location: Location, entry: Entry) -> ContainerLease | str | None:
         """Return what is known of a file, if it and all others that this rests on are unchanged."""
@@ -147,13 +135,13 @@ class Containers:
             self.watcher.compare(known, before, known.entries_now(before, before[0]))
         return None if known.is_retired or known.version != entry.version else known
 
-    def _examined(self, location: Location, entry: Entry, at: str, source: Source | None) -> ContainerLease | str:
+    def _examined(self, location: Location, entry: Entry, at: str) -> ContainerLease | str:
         """Find out whether a file is a container, mostly by parsing it. The caller holds the lock of the location."""
         # Opening a remote file takes a request, so there the name decides, unless a user named the file as a container.
         is_named = location in self._named
         if location.store.is_remote and not is_named:
             return self._presumed(location, entry, at) if location.may_be_container else ""
-        opening = self._opening(location, entry.version, source, may_wait=not is_named)
+        opening = self._opening(location, entry.version, may_wait=not is_named)
         try:
             return self._parse(opening, location, at).lease
         except Refused as error:

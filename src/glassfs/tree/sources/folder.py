@@ -46,20 +46,18 @@ _MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
 
 def node_at(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
-    source: Source | None = None,
 ) -> Node | None:
     """Return the node for what is at a location, or None if there is nothing to show.
 
-    ``entry`` is what was there a moment ago, ``source`` its bytes if it is open already, ``at`` the path in the tree.
-    Raises Unavailable if the kind of a file cannot be determined now.
+    ``entry`` is what was there a moment ago, ``at`` the path in the tree. Raises Unavailable if the kind of a file
+    cannot be determined now.
     """
     # What was listed may be replaced before it is opened. The name is then described and opened again.
     for _ in range(4):  # a file that changes more often is shown as itself
         try:
-            return _node(containers, location, entry, name, ino, at, is_mount_root, source)
+            return _node(containers, location, entry, name, ino, at, is_mount_root)
         except Changed as error:
             reason = error.without_source
-            source = None
             try:
                 entry = location.entry()
             except (NotFound, NotADirectory):
@@ -74,7 +72,6 @@ def node_at(
 
 def _node(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
-    source: Source | None,
 ) -> Node | None:
     """Return the node for ``entry``. Raises NotFound or Changed if it is out of date."""
     kind = entry.kind
@@ -85,7 +82,7 @@ def _node(
             return FixedDirectory(name, ino, _origin(containers, entry), {})
         return Symlink(name, ino, _origin(containers, entry), entry.target) if kind is Kind.LINK else None
     try:
-        lease = containers.verdict(location, entry, at, source)
+        lease = containers.verdict(location, entry, at)
     except (NotFound, Changed, Unavailable):
         raise
     except GlassfsError as error:
@@ -197,7 +194,7 @@ class Folder(Directory):
         if shown_name(name, self.is_mount_root) == name:
             location = self.location.below(name)
             try:
-                node = self._node(name, location, *self.containers.looked_up(location))
+                node = self._node(name, location, location.entry())
             except (NotFound, NotADirectory):
                 self.containers.watcher.check(location)
         # Only listing the folder tells which file is shown under a name that was changed.
@@ -225,9 +222,9 @@ class Folder(Directory):
         name, original, entry = found
         return self._node(name, self.location.below(original), entry)
 
-    def _node(self, name: str, location: Location, entry: Entry, source: Source | None = None) -> Node | None:
+    def _node(self, name: str, location: Location, entry: Entry) -> Node | None:
         at = f"{self._at}/{name}"
-        return node_at(self.containers, location, entry, name, inode(name, self.ino), at, source=source)
+        return node_at(self.containers, location, entry, name, inode(name, self.ino), at)
 
 
 def omission(name: str, location: Location, entry: Entry) -> Omission | None:

@@ -35,7 +35,7 @@ def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, 
     episodes, key = dataset.files.episodes(number), (*above, number)
     first = dataset.starts[episodes.start]
     rows = dataset.starts[episodes.stop] - first
-    blocks = ColumnBlocks(rows, dataset.step_width, partial(_made, table, dataset, cache, first), cache, key)
+    blocks = ColumnBlocks(rows, dataset.step_width, partial(_made, table, dataset, first), cache, key)
 
     def columns() -> list[Column]:
         features = (*dataset.plan.columns, *plan.DEFAULTS)
@@ -44,14 +44,14 @@ def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, 
     return Parquet(Table(b"data", rows, columns, shared_width=dataset.step_width), cache, key)
 
 
-def _made(table: Table, dataset: EpisodeSet, cache: BlockCache, before: int, first: int, rows: int) -> bytes:
+def _made(table: Table, dataset: EpisodeSet, before: int, first: int, rows: int) -> bytes:
     """Return ``rows`` rows of a file, one column after another; ``before`` frames are in the files before it."""
     columns = dataset.plan.columns
     made = [np.empty((rows, column.length), column.dtype) for column in columns]
     row, frame = 0, before + first
     episode = dataset.episode_at(frame)
     container, recording_of = None, None
-    with cache.waiting(), ExitStack() as stack:
+    with ExitStack() as stack:
         while row < rows:
             place = dataset.place(episode)
             # Episodes of one container follow each other, so it is opened once for all of them, and closed before the

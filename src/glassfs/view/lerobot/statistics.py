@@ -330,12 +330,11 @@ class EpisodeStatistics:
         dataset, pieces = self._dataset, self._pieces
         lowest, highest = bisect_right(pieces, first) - 1, bisect_left(pieces, end)
         found, defaults = [], []
-        with self._cache.waiting():
-            for begin, stop in pairwise(pieces[lowest : highest + 1]):
-                size = (stop - begin) * self._numbers_inside * ITEM
-                made = partial(self._piece, begin, stop)
-                piece = Rendered(self._cache, (*self._key, "piece", begin), made, size, cost=2 * size)
-                found.append(np.frombuffer(piece.whole(), "<f8").reshape(stop - begin, -1))
+        for begin, stop in pairwise(pieces[lowest : highest + 1]):
+            size = (stop - begin) * self._numbers_inside * ITEM
+            made = partial(self._piece, begin, stop)
+            piece = Rendered(self._cache, (*self._key, "piece", begin), made, size, cost=2 * size)
+            found.append(np.frombuffer(piece.whole(), "<f8").reshape(stop - begin, -1))
         for episode in range(first, end):
             start, length = dataset.starts[episode], dataset.length(episode)
             of_episode = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
