@@ -227,23 +227,6 @@ def test_exported_episodes_keep_their_attributes(tmp_path: Path) -> None:
         assert found == {*images, f"{demo}/meta/episode.json", "episodes.parquet", *(
             path.name for path in out.glob("*.json")
         )}
-        # What is exported says where its table is.
-        done = glassfs("episodes", out)
-        table = f"{out}/episodes.parquet"
-        assert done.errors == [f"no container with episodes, but the table of exported ones: {table}"]
-        said = f"{out}: 0 containers; the table of exported episodes is episodes.parquet"
-        assert glassfs("info", out).lines == [said]
-
-
-def test_export_to_an_archive_is_refused(folder: Path, tmp_path: Path) -> None:
-    for name in ("subset.zip", "subset.tar.gz", "subset.TGZ"):
-        fails(
-            glassfs("export", folder, tmp_path / name),
-            f"{tmp_path / name}: export writes a folder, not an archive: name a folder, and pack it with a program "
-            "such as zip or tar",
-        )
-    (tmp_path / "old.zip").mkdir()
-    assert glassfs("export", folder, tmp_path / "old.zip").status == 0
 
 
 def test_export_from_one_container_and_of_nothing(folder: Path, tmp_path: Path) -> None:

@@ -123,7 +123,7 @@ def test_other_servers_and_mistyped_urls_are_refused(folder: Path, tmp_path: Pat
         fails(glassfs("export", folder, url), f"{url}: {reason}")
     fails(
         glassfs("export", folder, "s3:/lab/x"),
-        "s3:/lab/x: no folder is made for what looks like a URL; did you mean 's3://lab/x'?",
+        "s3:/lab/x: looks like a URL; write ./s3:/lab/x for a folder of that name",
     )
     done = glassfs("export", folder, "s3://key:secret@lab/x")
     assert done.status == 1 and "secret" not in done.errors[0]

@@ -23,7 +23,7 @@ from glassfs.cli.completion import complete_file, misuse, progress_option, sourc
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
 from glassfs.cli.layouts import tree_options
-from glassfs.cli.many import Progress, batch, found_under, many_options, progress_over, where_option
+from glassfs.cli.many import Progress, batch, many_options, progress_over, where_option
 from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
@@ -41,7 +41,6 @@ from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.sizes import PIECE, counted, human_size
 from glassfs.source import Connection, Kind, absolute, is_url
-from glassfs.source.remote.options import meant_by
 from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Tree
@@ -50,7 +49,6 @@ from glassfs.view import available
 
 ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
-ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
 @click.command()
@@ -145,15 +143,11 @@ def command(
 
 
 def _demand_target(folder: str) -> str:
-    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL or an archive."""
-    meant = "" if is_url(folder) or os.path.lexists(folder) else meant_by(folder)
-    if meant and not folder.startswith("file:"):
-        raise click.ClickException(f"{folder}: no folder is made for what looks like a URL{meant}")
-    name = folder.rstrip("/").lower()
-    if name.endswith(ARCHIVES) and not os.path.isdir(folder):
-        advice = "name a folder, and pack it with a program such as zip or tar"
-        raise click.ClickException(f"{folder}: export writes a folder, not an archive: {advice}")
-    return local_name(folder)
+    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL."""
+    name = local_name(folder)
+    if ":" in name.partition("/")[0] and not (is_url(folder) or os.path.lexists(name)):
+        raise click.ClickException(f"{folder}: looks like a URL; write ./{folder} for a folder of that name")
+    return name
 
 
 def _sizes(tree: Tree, starts: Iterable[str]) -> Iterator[int]:
@@ -169,7 +163,7 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
 
 def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None) -> Written:
     """Return how much was written. Raises NotWritten if continuing is pointless."""
-    search = found_under([job.source], job.connection, has_all=True)
+    search = Search([job.source], job.connection, has_all=True)
     with job.opened_target(tree.root.mode) as target, progress_over(search, plan.shard, is_shown) as bar:
         # A worker that was killed left complete files, which its successor must not refuse.
         if job.existing is Existing.REFUSE:
@@ -310,7 +304,7 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
     work = Rows(connection, PARQUET, where)
     bar = Progress()
     with batch(plan, bar) as run:
-        for found, outcome in run.outcomes(found_under([source], connection).all(), work):
+        for found, outcome in run.outcomes(Search([source], connection).all(), work):
             for fault in outcome.faults:
                 bar.report(found.name, fault)
             known.update(outcome.known)

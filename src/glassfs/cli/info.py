@@ -19,7 +19,7 @@ from glassfs.cli.completion import json_option, sources_argument
 from glassfs.cli.layouts import source_options
 from glassfs.content.rows import of_records
 from glassfs.content.summary import INTEGER, value_of
-from glassfs.datasets.batch.found import TABLE, Opener, Search, Unlisted
+from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
 from glassfs.names import component
 from glassfs.sizes import counted, human_size
@@ -129,9 +129,7 @@ def _described_folder(source: str, connection: Connection, quick: bool) -> dict[
             except (GlassfsError, OSError) as error:
                 lines = omitted if isinstance(error, LeftOut) else unreadable
                 lines.append(f"{hit.name}: {reason_of(error, hit.name).removeprefix('omitted: ')}")
-    omitted = named_omissions(omitted)
-    table = {"table": TABLE} if not formats and os.path.isfile(os.path.join(source, TABLE)) else {}
-    return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted} | table
+    return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": named_omissions(omitted)}
 
 
 def _summed(quick: bool, container: content.Container) -> dict[str, Any]:
@@ -229,8 +227,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     name = f"{found['source']}/{found['path']}" if "path" in found else found["source"]
     if "formats" in found:
         whole = sum(found["formats"].values(), Counter[str]())
-        table = f"; the table of exported episodes is {found['table']}" if "table" in found else ""
-        yield f"{name}: {counted(whole['containers'], 'container')}{_sizes(whole) if whole else ''}{table}"
+        yield f"{name}: {counted(whole['containers'], 'container')}{_sizes(whole) if whole else ''}"
     elif "format" in found:
         files = f" in {found['files']} files" if found["files"] > 1 else ""
         yield f"{name}: {found['format']} {found['version']}".rstrip() + f", {human_size(found['bytes'])}{files}"

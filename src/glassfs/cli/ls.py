@@ -260,11 +260,8 @@ def _grouped(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _how_to(at: Located) -> str:
-    from glassfs.source.remote.options import meant_by
-
     if not is_url(at.source) and not os.path.exists(at.source):
-        meant = meant_by(at.source)
-        return f"{at.source}: no such file{meant or '; name a container or a folder, and a path inside it'}"
+        return f"{at.source}: no such file; name a container or a folder, and a path inside it"
     return f"{at.shown}: name a path inside it; 'glassfs ls {at.shown}' shows what is there"
 
 

@@ -18,11 +18,11 @@ from glassfs import work
 from glassfs.cli.common import reason_of
 from glassfs.cli.completion import json_option, progress_option, sources_argument
 from glassfs.cli.layouts import source_options
-from glassfs.cli.many import batch, fault_of, found_under, many_options, progress_over, summary
+from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary
 from glassfs.cli.stopping import stoppable
 from glassfs.content import Container, Image, Json, Stored
 from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit
-from glassfs.datasets.batch.found import Opener
+from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import PIECE
@@ -48,7 +48,7 @@ def command(
     images, cross-references. Prints a line per fault; exit status 1 if there is any. What a container has and glassfs
     does not show is no fault: it is named as omitted.
     """
-    search = found_under(sources, connection)
+    search = Search(sources, connection)
     bar = progress_over(search, plan.shard, progress)
 
     def show(name: str, fault: Problem) -> None:

@@ -1,4 +1,4 @@
-"""Parse the options of remote sources: those after ``-o``, and ``storage_options`` of programs; reject mistyped URLs.
+"""Parse the options of remote sources: those after ``-o``, and ``storage_options`` of programs.
 
 Of ``storage_options``, the fields of ``Connection`` are accepted and the names of s3fs, gcsfs, adlfs and fsspec's HTTP
 file system. Options that only tune how these read and cache are ignored; unknown ones are refused, as they may matter.
@@ -17,7 +17,7 @@ from typing import Any
 
 from glassfs.errors import GlassfsError, Refused
 from glassfs.sizes import human_size, parse_size
-from glassfs.source.remote.url import ALIASES, CREDENTIALS, KNOWN, LOCAL, Connection, is_url, parsed, protocol_of, shown
+from glassfs.source.remote.url import CREDENTIALS, KNOWN, Connection, is_url, protocol_of, shown
 
 DESCRIPTIONS = {
     "endpoint=URL": "of a URL: the server to use instead of the service's own",
@@ -30,10 +30,6 @@ DESCRIPTIONS = {
     "disk_cache_size=SIZE": f"of a URL: how many bytes of them ({human_size(Connection.disk_cache_size)})",
 }
 
-_SCHEMES = {"ssh", "sftp", "ftp", "hf", *ALIASES, *KNOWN, *LOCAL}
-_OTHER_HOST = re.compile(r"(?:([\w.-]+@)([\w.-]+|\[[0-9A-Fa-f:.]+\]):(.*)|([\w.-]{2,}):([/~].*))", re.DOTALL)
-"""What scp, rsync and git call a file on another machine. Without a user only paths from the root or a home count."""
-_ONE_SLASH = re.compile(r"([A-Za-z0-9]+):/*(.*)", re.DOTALL)
 _CREDENTIAL = re.compile(r"(.*_)?(key|secret|token|password|passwd|access_key_id|secret_access_key)")
 SECRETS = ("key", "secret", "token")
 """Fields of ``Connection`` that only programs set."""
@@ -134,32 +130,6 @@ def public_options(connection: Connection) -> dict[str, object]:
     """Return the options of a connection that other users may see."""
     names = (option.partition("=")[0] for option in DESCRIPTIONS)
     return {name: getattr(connection, name) for name in names}
-
-
-def demand_plain(name: str) -> None:
-    """Raise Refused for a URL that contains credentials, or that ends with a space, as copied text may."""
-    if is_url(name):
-        parsed(name)
-        if name != name.rstrip():
-            raise Refused("ends with a space", shown(name))
-
-
-def meant_by(name: str) -> str:
-    """Return ``; did you mean …?`` with the URL that a missing name may stand for, or ``; write …``, or ""."""
-    if is_url(name.strip()):
-        return f"; did you mean '{shown(name.strip())}'?"
-    found = _ONE_SLASH.fullmatch(name.strip())
-    if found is not None and found[1].lower() in _SCHEMES and found[2]:
-        scheme = found[1].lower()
-        root = "/" if scheme in LOCAL else ""
-        return f"; did you mean '{shown(f'{scheme}://{root}{found[2]}')}'?"
-    found = _OTHER_HOST.fullmatch(name)
-    if found is None:
-        return ""
-    host, path = f"{found[1] or ''}{found[2] or found[4]}", found[3] or found[5] or ""
-    if path.startswith("/"):
-        return f"; write 'ssh://{host}{path}'"
-    return f"; write 'ssh://{host}/…' with the whole path, from the root"
 
 
 def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Connection:
