@@ -16,7 +16,7 @@ from unittest import mock
 
 import pytest
 
-from glassfs.cli.stopping import Stopped
+from glassfs.cli import Stopped
 from glassfs.content.pieces import ContainerPiece, piece_of
 from glassfs.content.summary import COLUMNS, RECORD_COLUMNS
 from glassfs.datasets.table import CSV_SAFE, encoded, head

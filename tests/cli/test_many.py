@@ -180,7 +180,7 @@ def test_resume_reads_containers_of_several_files_again(command: str, jobs: str,
 def test_only_a_second_ctrl_c_ends_cleanup_at_once() -> None:
     code = """
 import time
-from glassfs.cli.stopping import Stopped, stoppable
+from glassfs.cli import Stopped, stoppable
 with stoppable():
     try:
         print("begun", flush=True)

@@ -18,10 +18,10 @@ from typing import Any, BinaryIO, TypeAlias
 import click
 
 from glassfs import outputs
+from glassfs.cli import stoppable
 from glassfs.cli.completion import misuse, sources_argument
 from glassfs.cli.layouts import source_options
 from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary, where_option
-from glassfs.cli.stopping import stoppable
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit

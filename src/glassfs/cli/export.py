@@ -18,13 +18,13 @@ from functools import partial
 
 import click
 
+from glassfs.cli import stoppable
 from glassfs.cli.common import located, lookup, name_of, nodes_from, opened
 from glassfs.cli.completion import complete_file, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
 from glassfs.cli.layouts import tree_options
 from glassfs.cli.many import Progress, batch, many_options, progress_over, where_option
-from glassfs.cli.stopping import stoppable
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece, records

@@ -15,11 +15,11 @@ from typing import TypeAlias
 import click
 
 from glassfs import work
+from glassfs.cli import stoppable
 from glassfs.cli.common import reason_of
 from glassfs.cli.completion import json_option, progress_option, sources_argument
 from glassfs.cli.layouts import source_options
 from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary
-from glassfs.cli.stopping import stoppable
 from glassfs.content import Container, Image, Json, Stored
 from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit
 from glassfs.datasets.batch.found import Opener, Search
