@@ -6,14 +6,13 @@ Libraries get the table as a Parquet file in memory: while they read an open one
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
 from glassfs.content import ARRAYS, EPISODES
-from glassfs.content.rows import of_records, rows_of, values
-from glassfs.content.table import Column
+from glassfs.content.rows import rows_of, values
 from glassfs.datasets.joined import joined_of, tables_with_rows
 from glassfs.errors import GlassfsError, NoSuchEntry, Unsuited
 from glassfs.library.finding import LibraryPaths
@@ -112,7 +111,7 @@ class Table:
                 more = f"<p>{len(columns)} columns</p>"
             names = [text(column.name) for column in columns[:COLUMNS]]
             rows.append("".join(f"<th>{cell(_short(name))}</th>" for name in names))
-            for row in self._first(columns[:COLUMNS]):
+            for row in islice(self, ROWS):
                 rows.append("".join(f"<td>{cell(_short(row.get(name)))}</td>" for name in names))
             if len(self) > ROWS:
                 more += f"<p>{len(self)} rows</p>"
@@ -120,16 +119,6 @@ class Table:
             more = f"<p>{cell(_short(error, 1000))}</p>"
         head, body = "".join(rows[:1]), "".join(f"<tr>{row}</tr>" for row in rows[1:])
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
-
-    def _first(self, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-        """Yield the rows to be shown, with long values cut: a character may take four bytes of a text."""
-        if self._table.records is not None:
-            yield from islice(of_records(self._table.records), ROWS)
-            return
-        count = min(self._table.rows, ROWS)
-        found = {text(column.name): values(column, count, PIECE, 4 * CHARACTERS + 4) for column in columns}
-        for row in zip(*(islice(column, count) for column in found.values()), strict=True):
-            yield dict(zip(found, row, strict=True))
 
 
 def _short(value: Any, most: int = CHARACTERS) -> str:
