@@ -211,14 +211,10 @@ def _files(plan: RunPlan, search: Search, tree: Tree, job: ExportJob, here: Expo
             if isinstance(found, Unlisted):
                 yield found
                 continue
-            path, is_of_shard = f"/{found.path}", plan.shard.has(found.key)
-            if found.kind is Kind.FOLDER or (found.kind is Kind.LINK and is_of_shard):
-                _write(here, tree, path)
-            # Nothing can be in a folder that could not be made; each shard counts its own files there.
-            elif found.kind is Kind.FILE and not here.is_left_out(path):
+            if found.kind is Kind.FOLDER or (found.kind is Kind.LINK and plan.shard.has(found.key)):
+                _write(here, tree, f"/{found.path}")
+            elif found.kind is Kind.FILE:
                 yield found
-            elif found.kind is Kind.FILE and is_of_shard:
-                here.leave_out(path, None)
 
 
 def _write(here: Export, tree: Tree, path: str) -> None:

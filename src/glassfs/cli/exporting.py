@@ -12,7 +12,7 @@ from glassfs.cli.common import has_frames, nodes_from
 from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
 from glassfs.datasets.batch.contract import Problem
-from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
+from glassfs.errors import Damaged, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
@@ -93,7 +93,6 @@ class Export:
         self._show, self._bar = show, bar
         self._is_resumed = job.existing is Existing.RESUME
         self._buffer = memoryview(bytearray(PIECE))
-        self._unusable: set[str] = set()
         self._links = job.links if job.links is not Links.AUTO or target.has_links else Links.FOLLOW
         self._copies = dict(job.starts)
         """Where the target has what is at a path of the tree."""
@@ -116,12 +115,8 @@ class Export:
     def write_all(self, start: str, place: str) -> None:
         """Write what is at a path and below it to ``place``; the folders above it must exist."""
         cut = len(start.rstrip("/"))
-        for path, node in nodes_from(self._tree, start, self._unlisted, self.omit):
+        for path, node in nodes_from(self._tree, start, self.failed, self.omit):
             self.write(path, node, f"{place.rstrip('/')}{path[cut:]}".rstrip("/") or "/")
-
-    def is_left_out(self, place: str) -> bool:
-        """Return whether nothing can be written there because its folder could not be made, which was reported."""
-        return bool(self._unusable) and place.rpartition("/")[0] in self._unusable
 
     def make_folders_above(self, start: str) -> None:
         parts = start.split("/")
@@ -146,9 +141,6 @@ class Export:
             return
         if is_chosen and above in self._waiting:
             self.write(*self._waiting.pop(above), above, is_needed=True)
-        if is_chosen and self.is_left_out(place):
-            self.leave_out(place, node)
-            return
         try:
             if isinstance(node, Directory):
                 self._make_folder(path, node, place)
@@ -159,9 +151,7 @@ class Export:
         except Unusable:
             raise
         except NotWritten as error:
-            below = " and nothing below it is written" if isinstance(node, Directory) else ""
-            self._report(place, NotWritten(f"{error}{below}"))
-            self.leave_out(place, node)
+            self.failed(place, error)
         except Exception as error:  # from the source; the target raises NotWritten
             self.failed(path, error)
 
@@ -251,12 +241,6 @@ class Export:
             yield piece
             bar.advance(len(piece))
 
-    def leave_out(self, place: str, node: Node | None) -> None:
-        """Count a node that is not written, nor any below it; the reason is reported already."""
-        if isinstance(node, Directory):
-            self._unusable.add(place)
-        self.written.failures += 1
-
     def failed(self, path: str, error: Exception) -> None:
         """Count and report a node that is left out."""
         self.written.failures += 1
@@ -275,10 +259,6 @@ class Export:
             self._show(Problem(os.path.join(job.folder, path[1:]), str(error)))
         else:
             self._show(fault_of(error, job.name, path)._replace(place=f"{job.name}: {path}"))
-
-    def _unlisted(self, path: str, error: GlassfsError) -> None:
-        if path not in self._unusable:
-            self.failed(path, error)
 
 
 def is_within(path: str, folder: str) -> bool:
