@@ -59,11 +59,9 @@ def command(
             click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
     with stoppable(can_resume=bool(plan.report)), bar, batch(plan, bar, show) as run:
-        verification = Verification(connection, plan.threads, show if run.workers is None else None)
-        for found, outcome in run.outcomes(search.all(), verification):
-            if run.workers is not None:
-                for fault in outcome.faults:
-                    show(found.name, fault)
+        for found, outcome in run.outcomes(search.all(), Verification(connection, plan.threads)):
+            for fault in outcome.faults:
+                show(found.name, fault)
             bar.advance(found.size)
     if not as_json:
         click.echo(printable(summary(run)), err=True)
@@ -72,14 +70,10 @@ def command(
 
 @dataclass(frozen=True)
 class Verification:
-    """The work: the faults of each container, whose files are read by ``threads``, 0 for one per core.
-
-    ``report`` is called with each fault at once.
-    """
+    """The work: the faults of each container, whose files are read by ``threads``, 0 for one per core."""
 
     connection: Connection
     threads: int
-    report: Callable[[str, Problem], None] | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
@@ -89,7 +83,6 @@ class Verification:
     def _outcome(self, opener: Opener, found: SearchHit) -> Outcome:
         """Return the faults of one container, each once, and what is omitted."""
         faults, seen = Problems(), set[str]()
-        report = self.report or (lambda name, fault: None)
         name = found.name
         try:
             named = opener.named(found)
@@ -100,17 +93,13 @@ class Verification:
                 in_files = _faults_in_files(tree, name, 1 if is_small else self.threads or os.cpu_count() or 1)
                 for fault, sentence in chain(in_files, _faults_of_checks(container, "", name)):
                     # A check may find what reading files has found. It names the place as that does, or in its text.
-                    if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
-                        report(found.name, fault)
+                    if not seen & {sentence, f"{fault.place}: {sentence}"}:
+                        faults.add(fault)
                     seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
         except Exception as error:
             if isinstance(error, Unrecognised) and not found.is_named:
                 return Outcome(is_container=False)
-            fault = fault_of(error, name)
-            if faults.add(fault):
-                report(found.name, fault)
-        for fault in faults.others:
-            report(found.name, fault)
+            faults.add(fault_of(error, name))
         return Outcome(faults.all, is_several=opener.is_several)
 
 
