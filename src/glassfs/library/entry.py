@@ -30,7 +30,7 @@ from glassfs.errors import (
     Unsuited,
 )
 from glassfs.lazy import NDArray
-from glassfs.library import arrays, selecting, shown
+from glassfs.library import arrays, shown
 from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.session import LibrarySession, OpenArguments, named
@@ -120,9 +120,9 @@ class Entry(ArrayLike):
     @overload
     def __getitem__(self, key: str) -> Entry: ...
     @overload
-    def __getitem__(self, key: slice | EllipsisType | selecting.Numbers) -> NDArray[Any]: ...
+    def __getitem__(self, key: slice | EllipsisType | arrays.Numbers) -> NDArray[Any]: ...
     @overload
-    def __getitem__(self, key: SupportsIndex | tuple[selecting.Index, ...]) -> Any: ...
+    def __getitem__(self, key: SupportsIndex | tuple[arrays.Index, ...]) -> Any: ...
     def __getitem__(self, key: Any) -> Any:
         """Return the entry at a path; of an array, what an index of NumPy selects, in memory of its own.
 
