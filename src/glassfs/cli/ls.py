@@ -238,12 +238,11 @@ def cat(words: tuple[str, ...], views: str, connection: Connection) -> int:
 
     SOURCE and PATH may be written as one, as in 'glassfs cat run.trees/nodes/time.npy'.
     """
-    buffer = memoryview(bytearray(PIECE))
     is_whole = True
     for source, paths in _grouped(words):
         with opened(source, views, connection) as tree:
             for path in paths:
-                is_whole &= _written(tree, path or "/", name_of(source), buffer)
+                is_whole &= _written(tree, path or "/", name_of(source))
     return 0 if is_whole else 1
 
 
@@ -265,7 +264,7 @@ def _how_to(at: Located) -> str:
     return f"{at.shown}: name a path inside it; 'glassfs ls {at.shown}' shows what is there"
 
 
-def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
+def _written(tree: Tree, path: str, source: str) -> bool:
     """Write a file to standard output, or report why that failed; return whether it succeeded."""
     try:
         _, file = lookup(tree, path, source, is_link_kept=False)
@@ -274,14 +273,13 @@ def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
     except GlassfsError as error:
         complain(str(error))
         return False
-    position = 0
-    while True:
-        try:
-            count = file.read_into(buffer, position)
-        except (GlassfsError, OSError) as error:
-            report(path, error, source)
-            return False
-        if not count:
-            return True
-        sys.stdout.buffer.write(buffer[:count])
-        position += count
+    buffer = memoryview(bytearray(PIECE))
+    try:
+        for position in range(0, file.data.size, PIECE):
+            sys.stdout.buffer.write(buffer[: file.read_into(buffer, position)])
+    except BrokenPipeError:
+        raise
+    except (GlassfsError, OSError) as error:
+        report(path, error, source)
+        return False
+    return True
