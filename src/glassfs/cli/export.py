@@ -87,7 +87,7 @@ def command(
     TARGET may be the URL of a bucket or of a folder in one: s3://bucket/folder, gs:// or az://.
 
     With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
-    episodes.parquet. Videos that are arrays are then written as .npy, and as images only with --only or --views.
+    episodes.parquet.
     """
     if not paths:
         raise misuse("the TARGET folder is missing")
@@ -105,7 +105,6 @@ def command(
     where_to = name_of(folder)
     forms = [form for text in re.split("[+,]", only) if (form := text.lstrip("*."))]
     views = "+".join(filter(None, [views, *(form for form in forms if form in available())]))
-    again = ""
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
             picked = picked_episodes(tree, source, connection, plan, where) if where else None
@@ -113,17 +112,14 @@ def command(
             starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
             job = ExportJob(
                 source, name, folder, folder, existing, Links(links), starts, views, connection,
-                tuple(f".{form}" for form in forms), has_frames=bool(not where or views or only),
+                tuple(f".{form}" for form in forms),
             )
             if plan.is_plain:
                 with (
                     job.opened_target(tree.root.mode) as target,
                     Progress(lambda: _sizes(tree, starts), progress) as bar,
                 ):
-                    export = Export(job, tree, target, bar.complain, bar)
-                    written = export.run()
-                    if export.frames:
-                        again = f"; {counted(len(export.frames), 'video')} as .npy alone, --only png has frames"
+                    written = Export(job, tree, target, bar.complain, bar).run()
                     if picked is not None:
                         written.add(picked.write_table(target))
             else:
@@ -131,7 +127,7 @@ def command(
         except NotWritten as error:
             raise click.ClickException(f"{where_to}: {error}") from error
     size = human_size(written.bytes) if written.bytes >= 1024 else counted(written.bytes, "byte")
-    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written{again}"), err=True)
+    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written"), err=True)
     if written.failures:
         raise click.ClickException(f"{name}: {written.failures} of its files and directories were not written")
     if written.omitted and not may_omit:

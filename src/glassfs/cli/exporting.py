@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from glassfs.cli.common import has_frames, nodes_from
+from glassfs.cli.common import nodes_from
 from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
 from glassfs.datasets.batch.contract import Problem
@@ -52,8 +52,7 @@ class ExportJob:
     """What to export, and where to. ``name`` and ``folder`` are what messages call the source and the target.
 
     ``starts`` are the paths of what is exported, and where each is in the target. If there are ``forms``, such as
-    ``.png``, only what is called so, or ends so, is written, with all below it. If it ``has_frames``, videos that are
-    arrays are also written as images.
+    ``.png``, only what is called so, or ends so, is written, with all below it.
     """
 
     source: str
@@ -66,7 +65,6 @@ class ExportJob:
     views: str
     connection: Connection
     forms: tuple[str, ...] = ()
-    has_frames: bool = True
 
     def has(self, place: str) -> bool:
         """Return whether what gets that path in the target is to be written, or a directory with all below it."""
@@ -100,8 +98,6 @@ class Export:
         """The goals of links that are being copied."""
         self._waiting: dict[str, tuple[str, Directory]] = {}
         """Directories, by their places, that are made when something in them is written."""
-        self.frames: set[str] = set()
-        """Where directories of frames would be that are not written, as their arrays are."""
         self.written = Written()
 
     def run(self) -> Written:
@@ -132,10 +128,7 @@ class Export:
         if place == "/":
             return
         above = place.rpartition("/")[0]
-        is_chosen = is_needed or (self._job.has(place) and above not in self.frames)
-        if not self._job.has_frames and has_frames(node, path, self._tree.node):
-            self.frames.add(place)
-            return
+        is_chosen = is_needed or self._job.has(place)
         if not is_chosen and isinstance(node, Directory):
             self._waiting[place] = path, node
             return
