@@ -264,8 +264,8 @@ def test_notebooks_play_videos_and_show_json_and_tables(
     film = data["wave.wshard/signal/rgb.mp4"]
     assert "<video controls" in film._repr_html_() and 'src="data:video/mp4;base64,' in film._repr_html_()
     monkeypatch.setattr("glassfs.library.shown.LARGEST_MEDIA", 100)
-    assert "<video" not in film._repr_html_() and "too large for a notebook" in film._repr_html_()
-    assert data["run1.kdb/episodes/0/images/front/000003"]._repr_png_() is None
+    assert "<video" not in film._repr_html_() and "too much for a notebook" in film._repr_html_()
+    assert "<img" not in data["run1.kdb/episodes/0/images/front/000003"]._repr_html_()
     assert "&quot;fps&quot;: 10.0" in data["run1.kdb/episodes/0/meta/episode"]._repr_html_()
     assert "pick up the red block" in data["run1.kdb/episodes.parquet"]._repr_html_()
     assert "<th><bdi>position" in data["run1.kdb/episodes.parquet"]._repr_html_()

@@ -25,8 +25,6 @@ ARRAYS = (contents.Array, contents.Image, contents.EncodedImage, contents.Scalar
 class ArrayLike(ABC):
     """An entry that may be an array. Subclasses find its file."""
 
-    __slots__ = ()
-
     @property
     @abstractmethod
     def path(self) -> str: ...
@@ -129,8 +127,6 @@ class PartInErrors:
 
     Not a generator, as entering one takes as long as finding an array.
     """
-
-    __slots__ = ("_entry",)
 
     def __init__(self, entry: ArrayLike) -> None:
         self._entry = entry

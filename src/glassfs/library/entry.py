@@ -72,8 +72,6 @@ class Entry(ArrayLike):
     entry in a container raises ``Changed`` if the container has another version there.
     """
 
-    __slots__ = ("__weakref__", "_era", "_identity", "_node", "_path", "_session")
-
     def __init__(self, session: LibrarySession, path: str, node: Node | None, identity: str = "") -> None:
         self._session = session
         self._path = path
@@ -280,12 +278,6 @@ class Entry(ArrayLike):
         except GlassfsError:
             return []
 
-    def _repr_png_(self) -> builtins.bytes | None:
-        return self._image_bytes(".png")
-
-    def _repr_jpeg_(self) -> builtins.bytes | None:
-        return self._image_bytes(".jpg")
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Entry):
             return NotImplemented
@@ -343,9 +335,6 @@ class Entry(ArrayLike):
         return node
 
     def _file(self) -> File:
-        node = self._found
-        if isinstance(node, File):
-            return node
         node = self._entered
         if not isinstance(node, File):
             raise self._error(IsADirectory, "is a directory")
@@ -374,11 +363,6 @@ class Entry(ArrayLike):
         node = self._entered
         return isinstance(node, File) and self._has_array(node)
 
-    def _image_bytes(self, suffix: str) -> builtins.bytes | None:
-        node = self._shown_node()
-        is_shown = isinstance(node, File) and node.name.endswith(suffix) and 0 < node.size <= shown.LARGEST_MEDIA
-        return self.bytes() if is_shown else None
-
     def _shown_name(self) -> str:
         return self.path or self._session.asked.shown
 
@@ -394,8 +378,6 @@ class Library(Entry):
 
     ``close`` releases everything; entries raise ``glassfs.errors.Closed`` then. Arrays and file objects stay valid.
     """
-
-    __slots__ = ()
 
     def __enter__(self) -> Library:
         return self
