@@ -59,7 +59,8 @@ def command(
             click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
     with stoppable(can_resume=bool(plan.report)), bar, batch(plan, bar, show) as run:
-        for found, outcome in run.outcomes(search.all(), Verification(connection, plan.threads)):
+        work_on = Verification(connection, os.cpu_count() or 1 if plan.is_here else 1)
+        for found, outcome in run.outcomes(search.all(), work_on):
             for fault in outcome.faults:
                 show(found.name, fault)
             bar.advance(found.size)
@@ -70,7 +71,7 @@ def command(
 
 @dataclass(frozen=True)
 class Verification:
-    """The work: the faults of each container, whose files are read by ``threads``, 0 for one per core."""
+    """The work: the faults of each container, whose files are read by ``threads``."""
 
     connection: Connection
     threads: int
@@ -90,7 +91,7 @@ class Verification:
             with opener.opened(named) as (tree, container):
                 # Several threads would take longer for a small container than one.
                 is_small = container.sources[0].size <= PIECE
-                in_files = _faults_in_files(tree, name, 1 if is_small else self.threads or os.cpu_count() or 1)
+                in_files = _faults_in_files(tree, name, 1 if is_small else self.threads)
                 for fault, sentence in chain(in_files, _faults_of_checks(container, "", name)):
                     # A check may find what reading files has found. It names the place as that does, or in its text.
                     if not seen & {sentence, f"{fault.place}: {sentence}"}:
