@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
 GROUND_FLOOR = {
-    "errors", "forks", "installing", "interpreter", "keyed_lock", "lazy", "lru", "names", "once", "outputs",
+    "errors", "forks", "interpreter", "keyed_lock", "lazy", "lru", "names", "once", "outputs",
     "settings", "sizes", "terminal", "threads", "work",
 }
 BELOW_FORMATS = {"content", "codec", "source", "cache"}

@@ -17,8 +17,6 @@ class Settings:
     usage_wait: float = 0.1  # how long ``df`` waits for the first sum of sizes
     usage_valid: float = 10.0  # how long a sum of sizes is valid at least
     usage_valid_times: float = 20  # it is valid for this many times as long as it took, if that is more
-    # How long ``glassfs mount`` waits for its start page: for a folder, it takes a pass over all containers.
-    page_wait: float = 1.0
     progress_end: float = 1.0  # how long the end of a progress bar waits for the thread that sums up sizes
     walk_longest: float = 60.0  # time for listing the folders of a joined table; the remaining ones are left out
     # Time for reading first bytes of files whose names say nothing, before the tables of a folder are listed.

@@ -403,7 +403,6 @@ def test_first_mistakes(files: Files, store: Path) -> None:
     assert done.errors[0].startswith(f"glassfs: /nodes/tim.npy: no such file or directory in {store}")
     done = glassfs("diff", f"{store}/nodes", f"{store}/nodes/time.npy")
     assert (done.lines, done.status) == ([f"{store}/nodes: kind: \"directory\" → \"file\""], 1)
-    fails(glassfs("compare"), "no such command: 'compare'; did you mean 'diff'? (see 'glassfs --help')", 2)
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])

@@ -8,15 +8,12 @@ import json
 import os
 import pty
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-from glassfs.cli.stopping import Stopped
 from glassfs.content.pieces import ContainerPiece, piece_of
 from glassfs.content.summary import COLUMNS, RECORD_COLUMNS
 from glassfs.datasets.table import CSV_SAFE, encoded, head
@@ -157,21 +154,6 @@ def test_part_of_another_program_stays(folder: Path, tmp_path: Path, form: str) 
     part.write_bytes(whole[:6])  # that of a killed command
     assert glassfs("episodes", folder, "--output", output).status == 0
     assert output.read_bytes() == whole and not part.exists()
-
-
-def test_a_signal_as_the_part_is_created_leaves_none(folder: Path, tmp_path: Path) -> None:
-    def create_and_stop(name: str, *words: int, **more: int) -> int:
-        descriptor = create(name, *words, **more)
-        if name == f"{tmp_path}/all.jsonl.part":
-            os.close(descriptor)
-            raise Stopped(signal.SIGTERM)
-        return descriptor
-
-    create = os.open
-    with mock.patch.object(os, "open", create_and_stop):
-        done = glassfs("episodes", folder, "--output", tmp_path / "all.jsonl")
-    assert (done.status, done.errors) == (143, ["glassfs: terminated"])
-    assert list(tmp_path.iterdir()) == [folder]
 
 
 def test_options_and_outputs_that_cannot_work_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -46,9 +46,9 @@ def test_links_in_the_target_are_not_written_through(store: Path, tmp_path: Path
     (target / "zeros.npy").symlink_to(outside / "precious")
     done = glassfs("export", "--overwrite", store, target)
     assert done.status == 1
-    way = "something other than a directory is in the way and nothing below it is written"
+    way = "something other than a directory is in the way"
     assert done.errors[0] == f"glassfs: {target}/nodes: {way}"
-    assert len(done.errors) == 3
+    assert len(done.errors) == 5
     assert [path.name for path in outside.iterdir()] == ["precious"]
     assert (outside / "precious").read_text() == "keep me"
     assert not (target / "zeros.npy").is_symlink()

@@ -190,9 +190,8 @@ def test_info_of_what_is_in_a_container(store: Path, robot: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [
-    ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("list", "ls"), ("extract", "export"),
-    ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"), ("head", "cat"), ("describe", "info"),
-    ("convert", "export"), ("open", "mount"),
+    ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("verfy", "verify"), ("ifno", "info"),
+    ("hlep", "help"),
 ])
 def test_unknown_commands_get_a_suggestion(typed: str, meant: str) -> None:
     fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)

@@ -147,7 +147,7 @@ def test_trying_a_layout_says_what_it_finds(tmp_path: Path) -> None:
     wanted = {b"match: actions is there", b"episodes: 3", b'role state: ["observations"]'}
     assert wanted <= set(done.output.splitlines())
     done = run("layouts", "--test", "minari", path)
-    assert done.status == 1 and b"nothing is at episode_*/actions" in done.output
+    assert done.status == 1 and "nothing is at episode_*/actions" in done.errors[0]
     layout = tmp_path / "mine.toml"
     layout.write_text(MINE.replace('action = "commands"', 'action = "nothing"'))
     done = run("layouts", "--test", layout, my_file(tmp_path))

@@ -123,7 +123,7 @@ def test_other_servers_and_mistyped_urls_are_refused(folder: Path, tmp_path: Pat
         fails(glassfs("export", folder, url), f"{url}: {reason}")
     fails(
         glassfs("export", folder, "s3:/lab/x"),
-        "s3:/lab/x: no folder is made for what looks like a URL; write a URL as s3://bucket/path or ssh://user@host/path",
+        "s3:/lab/x: looks like a URL; write ./s3:/lab/x for a folder of that name",
     )
     done = glassfs("export", folder, "s3://key:secret@lab/x")
     assert done.status == 1 and "secret" not in done.errors[0]
@@ -150,7 +150,7 @@ def test_names_too_long_for_objects_are_left_out(client: Any, folder: Path) -> N
     (deep / "text").write_text("text")
     done = glassfs("export", folder, "below", "s3://lab/x")
     assert done.status == 1
-    assert len(done.errors) == 3 and "its name is longer than 1,024 bytes and nothing below it" in done.errors[0]
+    assert "its name is longer than 1,024 bytes" in done.errors[0]
     assert stored(client)["x/below/odd # näme?"] == b"odd"
 
 

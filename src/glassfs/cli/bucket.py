@@ -14,7 +14,6 @@ from glassfs.errors import GlassfsError
 from glassfs.source import Connection, Path, is_url
 from glassfs.source.remote.objects import SCHEMES, NotUploaded, UploadServer
 from glassfs.source.remote.open import bucket_of
-from glassfs.source.remote.options import demand_plain
 from glassfs.source.remote.url import parsed
 
 LONGEST_KEY = 1024
@@ -70,7 +69,6 @@ def opened_bucket_target(
     """Return the target for a URL. Refused before anything is written: other servers than buckets, a URL that is
     ``source`` or inside it, and one with objects below it unless ``existing`` allows that.
     """
-    demand_plain(typed)
     url = parsed(typed)
     if url.scheme not in SCHEMES:
         schemes = ", ".join(f"{scheme}://" for scheme in SCHEMES)

@@ -79,9 +79,6 @@ def _may_be_view(path: str) -> bool:
 
 
 def _located_url(typed: str) -> Located:
-    from glassfs.source.remote.options import demand_plain
-
-    demand_plain(typed)
     url = parsed(typed)
     if not url.query:
         start = typed.index("://") + 3
@@ -117,30 +114,9 @@ def opened(source: str, views: str = "", connection: Connection = Connection()) 
 @contextmanager
 def opened_sources(names: Sequence[str], connection: Connection, views: str = "") -> Iterator[Sources]:
     """Open named sources for a ``with``, for their facts, files and checks."""
-    with hinting(names):
-        sources = OpenArguments(tuple(names), views=views, connection=connection).opened()
+    sources = OpenArguments(tuple(names), views=views, connection=connection).opened()
     with sources.tree:
         yield sources
-
-
-@contextmanager
-def hinting(names: Sequence[str]) -> Iterator[None]:
-    """Open named sources in a ``with``: to NotFound, add the URL that a missing name may stand for.
-
-    Raises Refused for a URL that must not be typed.
-    """
-    if any(map(is_url, names)):
-        from glassfs.source.remote.options import demand_plain
-
-        for name in names:
-            demand_plain(name)
-    try:
-        yield
-    except NotFound as error:
-        from glassfs.source.remote.options import meant_by
-
-        missing = (name for name in names if not (is_url(name) or os.path.lexists(name)))
-        raise type(error)(f"{error.reason}{meant_by(next(missing, ''))}", error.source, error.part) from None
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:

@@ -18,14 +18,14 @@ from typing import Any, BinaryIO, TypeAlias
 import click
 
 from glassfs import outputs
+from glassfs.cli import stoppable
 from glassfs.cli.completion import misuse, sources_argument
 from glassfs.cli.layouts import source_options
-from glassfs.cli.many import batch, fault_of, found_under, many_options, progress_over, summary, where_option
-from glassfs.cli.stopping import stoppable
+from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary, where_option
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
-from glassfs.datasets.batch.found import TABLE, Opener
+from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.files import in_order
 from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, chosen, encoded, head, mark, writer
@@ -75,7 +75,7 @@ def command(
         form = CSV_SAFE
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
-    search = found_under(sources, connection)
+    search = Search(sources, connection)
     if output:
         _demand_replaceable(output, sources)
     tables, known, rows = Counter[str](), Counter[str](), 0
@@ -96,18 +96,15 @@ def command(
                 bar.advance(found.size)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
-    if EPISODES not in tables and not rows and (instead := _instead(tables, sources)):
-        click.echo(printable(instead), err=True)
+    if tables and EPISODES not in tables and not rows:
+        click.echo(printable(_instead(tables, sources)), err=True)
     elif where and not rows and (reason := why_none(where, known)):
         click.echo(printable(reason), err=True)
     return 1 if run.faults else 0
 
 
 def _instead(tables: Mapping[str, int], sources: Sequence[str]) -> str:
-    """Return a sentence about other tables of containers, or that of exported episodes, "" if there is none."""
-    if not tables:
-        table = next(filter(os.path.isfile, (os.path.join(source, TABLE) for source in sources)), "")
-        return table and f"no container with episodes, but the table of exported ones: {table}"
+    """Return a sentence about other tables of containers."""
     first, *others = in_order(tables)
     found = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in (first, *others))
     source = sources[0] if len(sources) == 1 and (is_url(sources[0]) or os.path.isdir(sources[0])) else "FOLDER"

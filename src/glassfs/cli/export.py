@@ -18,13 +18,13 @@ from functools import partial
 
 import click
 
+from glassfs.cli import stoppable
 from glassfs.cli.common import located, lookup, name_of, nodes_from, opened
 from glassfs.cli.completion import complete_file, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
 from glassfs.cli.layouts import tree_options
-from glassfs.cli.many import Progress, batch, found_under, many_options, progress_over, where_option
-from glassfs.cli.stopping import stoppable
+from glassfs.cli.many import Progress, batch, many_options, progress_over, where_option
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece, records
@@ -41,7 +41,6 @@ from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.sizes import PIECE, counted, human_size
 from glassfs.source import Connection, Kind, absolute, is_url
-from glassfs.source.remote.options import meant_by
 from glassfs.source.remote.url import local_name
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Tree
@@ -50,7 +49,6 @@ from glassfs.view import available
 
 ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
-ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
 @click.command()
@@ -89,7 +87,7 @@ def command(
     TARGET may be the URL of a bucket or of a folder in one: s3://bucket/folder, gs:// or az://.
 
     With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
-    episodes.parquet. Videos that are arrays are then written as .npy, and as images only with --only or --views.
+    episodes.parquet.
     """
     if not paths:
         raise misuse("the TARGET folder is missing")
@@ -107,7 +105,6 @@ def command(
     where_to = name_of(folder)
     forms = [form for text in re.split("[+,]", only) if (form := text.lstrip("*."))]
     views = "+".join(filter(None, [views, *(form for form in forms if form in available())]))
-    again = ""
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
             picked = picked_episodes(tree, source, connection, plan, where) if where else None
@@ -115,17 +112,14 @@ def command(
             starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
             job = ExportJob(
                 source, name, folder, folder, existing, Links(links), starts, views, connection,
-                tuple(f".{form}" for form in forms), has_frames=bool(not where or views or only),
+                tuple(f".{form}" for form in forms),
             )
             if plan.is_plain:
                 with (
                     job.opened_target(tree.root.mode) as target,
                     Progress(lambda: _sizes(tree, starts), progress) as bar,
                 ):
-                    export = Export(job, tree, target, bar.complain, bar)
-                    written = export.run()
-                    if export.frames:
-                        again = f"; {counted(len(export.frames), 'video')} as .npy alone, --only png has frames"
+                    written = Export(job, tree, target, bar.complain, bar).run()
                     if picked is not None:
                         written.add(picked.write_table(target))
             else:
@@ -133,7 +127,7 @@ def command(
         except NotWritten as error:
             raise click.ClickException(f"{where_to}: {error}") from error
     size = human_size(written.bytes) if written.bytes >= 1024 else counted(written.bytes, "byte")
-    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written{again}"), err=True)
+    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written"), err=True)
     if written.failures:
         raise click.ClickException(f"{name}: {written.failures} of its files and directories were not written")
     if written.omitted and not may_omit:
@@ -145,15 +139,11 @@ def command(
 
 
 def _demand_target(folder: str) -> str:
-    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL or an archive."""
-    meant = "" if is_url(folder) or os.path.lexists(folder) else meant_by(folder)
-    if meant and not folder.startswith("file:"):
-        raise click.ClickException(f"{folder}: no folder is made for what looks like a URL{meant}")
-    name = folder.rstrip("/").lower()
-    if name.endswith(ARCHIVES) and not os.path.isdir(folder):
-        advice = "name a folder, and pack it with a program such as zip or tar"
-        raise click.ClickException(f"{folder}: export writes a folder, not an archive: {advice}")
-    return local_name(folder)
+    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL."""
+    name = local_name(folder)
+    if ":" in name.partition("/")[0] and not (is_url(folder) or os.path.lexists(name)):
+        raise click.ClickException(f"{folder}: looks like a URL; write ./{folder} for a folder of that name")
+    return name
 
 
 def _sizes(tree: Tree, starts: Iterable[str]) -> Iterator[int]:
@@ -169,7 +159,7 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
 
 def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None) -> Written:
     """Return how much was written. Raises NotWritten if continuing is pointless."""
-    search = found_under([job.source], job.connection, has_all=True)
+    search = Search([job.source], job.connection, has_all=True)
     with job.opened_target(tree.root.mode) as target, progress_over(search, plan.shard, is_shown) as bar:
         # A worker that was killed left complete files, which its successor must not refuse.
         if job.existing is Existing.REFUSE:
@@ -217,14 +207,10 @@ def _files(plan: RunPlan, search: Search, tree: Tree, job: ExportJob, here: Expo
             if isinstance(found, Unlisted):
                 yield found
                 continue
-            path, is_of_shard = f"/{found.path}", plan.shard.has(found.key)
-            if found.kind is Kind.FOLDER or (found.kind is Kind.LINK and is_of_shard):
-                _write(here, tree, path)
-            # Nothing can be in a folder that could not be made; each shard counts its own files there.
-            elif found.kind is Kind.FILE and not here.is_left_out(path):
+            if found.kind is Kind.FOLDER or (found.kind is Kind.LINK and plan.shard.has(found.key)):
+                _write(here, tree, f"/{found.path}")
+            elif found.kind is Kind.FILE:
                 yield found
-            elif found.kind is Kind.FILE and is_of_shard:
-                here.leave_out(path, None)
 
 
 def _write(here: Export, tree: Tree, path: str) -> None:
@@ -310,7 +296,7 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
     work = Rows(connection, PARQUET, where)
     bar = Progress()
     with batch(plan, bar) as run:
-        for found, outcome in run.outcomes(found_under([source], connection).all(), work):
+        for found, outcome in run.outcomes(Search([source], connection).all(), work):
             for fault in outcome.faults:
                 bar.report(found.name, fault)
             known.update(outcome.known)

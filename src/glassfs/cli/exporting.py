@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from enum import Enum
 
-from glassfs.cli.common import has_frames, nodes_from
+from glassfs.cli.common import nodes_from
 from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
 from glassfs.datasets.batch.contract import Problem
-from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
+from glassfs.errors import Damaged, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
@@ -52,8 +52,7 @@ class ExportJob:
     """What to export, and where to. ``name`` and ``folder`` are what messages call the source and the target.
 
     ``starts`` are the paths of what is exported, and where each is in the target. If there are ``forms``, such as
-    ``.png``, only what is called so, or ends so, is written, with all below it. If it ``has_frames``, videos that are
-    arrays are also written as images.
+    ``.png``, only what is called so, or ends so, is written, with all below it.
     """
 
     source: str
@@ -66,7 +65,6 @@ class ExportJob:
     views: str
     connection: Connection
     forms: tuple[str, ...] = ()
-    has_frames: bool = True
 
     def has(self, place: str) -> bool:
         """Return whether what gets that path in the target is to be written, or a directory with all below it."""
@@ -93,7 +91,6 @@ class Export:
         self._show, self._bar = show, bar
         self._is_resumed = job.existing is Existing.RESUME
         self._buffer = memoryview(bytearray(PIECE))
-        self._unusable: set[str] = set()
         self._links = job.links if job.links is not Links.AUTO or target.has_links else Links.FOLLOW
         self._copies = dict(job.starts)
         """Where the target has what is at a path of the tree."""
@@ -101,8 +98,6 @@ class Export:
         """The goals of links that are being copied."""
         self._waiting: dict[str, tuple[str, Directory]] = {}
         """Directories, by their places, that are made when something in them is written."""
-        self.frames: set[str] = set()
-        """Where directories of frames would be that are not written, as their arrays are."""
         self.written = Written()
 
     def run(self) -> Written:
@@ -116,12 +111,8 @@ class Export:
     def write_all(self, start: str, place: str) -> None:
         """Write what is at a path and below it to ``place``; the folders above it must exist."""
         cut = len(start.rstrip("/"))
-        for path, node in nodes_from(self._tree, start, self._unlisted, self.omit):
+        for path, node in nodes_from(self._tree, start, self.failed, self.omit):
             self.write(path, node, f"{place.rstrip('/')}{path[cut:]}".rstrip("/") or "/")
-
-    def is_left_out(self, place: str) -> bool:
-        """Return whether nothing can be written there because its folder could not be made, which was reported."""
-        return bool(self._unusable) and place.rpartition("/")[0] in self._unusable
 
     def make_folders_above(self, start: str) -> None:
         parts = start.split("/")
@@ -137,18 +128,12 @@ class Export:
         if place == "/":
             return
         above = place.rpartition("/")[0]
-        is_chosen = is_needed or (self._job.has(place) and above not in self.frames)
-        if not self._job.has_frames and has_frames(node, path, self._tree.node):
-            self.frames.add(place)
-            return
+        is_chosen = is_needed or self._job.has(place)
         if not is_chosen and isinstance(node, Directory):
             self._waiting[place] = path, node
             return
         if is_chosen and above in self._waiting:
             self.write(*self._waiting.pop(above), above, is_needed=True)
-        if is_chosen and self.is_left_out(place):
-            self.leave_out(place, node)
-            return
         try:
             if isinstance(node, Directory):
                 self._make_folder(path, node, place)
@@ -159,9 +144,7 @@ class Export:
         except Unusable:
             raise
         except NotWritten as error:
-            below = " and nothing below it is written" if isinstance(node, Directory) else ""
-            self._report(place, NotWritten(f"{error}{below}"))
-            self.leave_out(place, node)
+            self.failed(place, error)
         except Exception as error:  # from the source; the target raises NotWritten
             self.failed(path, error)
 
@@ -251,12 +234,6 @@ class Export:
             yield piece
             bar.advance(len(piece))
 
-    def leave_out(self, place: str, node: Node | None) -> None:
-        """Count a node that is not written, nor any below it; the reason is reported already."""
-        if isinstance(node, Directory):
-            self._unusable.add(place)
-        self.written.failures += 1
-
     def failed(self, path: str, error: Exception) -> None:
         """Count and report a node that is left out."""
         self.written.failures += 1
@@ -275,10 +252,6 @@ class Export:
             self._show(Problem(os.path.join(job.folder, path[1:]), str(error)))
         else:
             self._show(fault_of(error, job.name, path)._replace(place=f"{job.name}: {path}"))
-
-    def _unlisted(self, path: str, error: GlassfsError) -> None:
-        if path not in self._unusable:
-            self.failed(path, error)
 
 
 def is_within(path: str, folder: str) -> bool:

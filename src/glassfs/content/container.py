@@ -21,19 +21,6 @@ class Fault(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class LayoutReport:
-    """What the first layout finds in a container: why it does not match, empty if it does; the paths that are there;
-    how many episodes it has; and of the first one, by name, what is found and why something is not.
-    """
-
-    mismatch: str = ""
-    matches: Sequence[str] = ()
-    episodes: int = 0
-    found: Mapping[str, Any] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-
 def _no_episodes() -> None:
     """Return nothing, for containers of other things."""
 
@@ -52,7 +39,8 @@ class Container:
     takes as long as opening it. ``is_generic`` says that the format knows of no episodes: layouts may find some.
     ``prepare`` then reads at once what groups at some paths have, except for groups in them of some names, and those of
     their attributes that have some names, as far as that saves time.
-    ``layout_report`` says what the first of its layouts finds in it.
+    ``layout_report`` yields lines about what the first of its layouts finds in it. It raises Refused for one that does
+    not match.
     """
 
     format: str
@@ -67,7 +55,7 @@ class Container:
     held: int | None = None
     is_generic: bool = False
     prepare: Callable[[Sequence[Name], Sequence[str], Sequence[str]], None] = lambda paths, names, skipped: None
-    layout_report: Callable[[], LayoutReport] = LayoutReport
+    layout_report: Callable[[], Iterator[str]] = lambda: iter(())
 
     @property
     def tables(self) -> tuple[str, ...]:

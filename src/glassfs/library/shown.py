@@ -1,6 +1,6 @@
-"""Show entries in one line, and in a notebook: directories as tables, videos to play, JSON. All text is escaped.
+"""Show entries in one line, and in a notebook: directories as tables, videos, images, JSON. All text is escaped.
 
-A line decodes nothing, a notebook at most the beginning of a file, or a video that is embedded as a whole.
+A line decodes nothing, a notebook at most the beginning of a file, or a video or an image that is embedded as a whole.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ from glassfs.tree import Directory, File, Node
 
 LARGEST_MEDIA = 16 << 20
 """Bytes of a video or an image that a notebook embeds."""
+MEDIA = {
+    ".mp4": 'video controls style="max-width: 100%" src="data:video/mp4', ".png": 'img src="data:image/png',
+    ".jpg": 'img src="data:image/jpeg',
+}
 SHOWN = 4000
 """Characters of JSON that a notebook shows."""
 
@@ -49,13 +53,12 @@ def page(path: str, node: Node | None) -> str:
 
 
 def _preview(file: File) -> str:
-    """Return a video to play, or the beginning of JSON; "" for other files."""
-    if file.name.endswith(".mp4"):
+    """Return a video to play, an image, or the beginning of JSON; "" for other files."""
+    element = MEDIA.get(file.name[-4:])
+    if element is not None:
         if file.size > LARGEST_MEDIA:
-            how = "write <code>bytes()</code> to a file to play it, or show frames: <code>entry[0]</code>"
-            return f"<p>This video of {human_size(file.size)} is too large for a notebook; {how}.</p>"
-        data = b2a_base64(bytes_of(file), newline=False).decode()
-        return f'<video controls style="max-width: 100%" src="data:video/mp4;base64,{data}"></video>'
+            return f"<p>{human_size(file.size)} are too much for a notebook: write <code>bytes()</code> to a file.</p>"
+        return f'<{element};base64,{b2a_base64(bytes_of(file), newline=False).decode()}">'
     if file.name.endswith((".json", ".jsonl")):
         text = _beginning(file)
         text = text if len(text) <= SHOWN else f"{text[:SHOWN]}\n…"

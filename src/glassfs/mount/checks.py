@@ -13,8 +13,7 @@ from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
 from glassfs.outputs import is_inside
 from glassfs.source.mountinfo import FILE_SYSTEM, glassfs_devices
-from glassfs.source.remote.options import demand_plain, meant_by
-from glassfs.source.remote.url import is_url, local_name
+from glassfs.source.remote.url import is_url, local_name, parsed
 
 
 def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> str:
@@ -52,9 +51,10 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> str
 
 def check_source(typed: str) -> None:
     """Raise MountError for a local source that does not exist, and Refused for a URL that must not be typed."""
-    demand_plain(typed)
-    if not is_url(typed) and not os.path.exists(local_name(typed)):
-        raise MountError(f"{local_name(typed)}: no such file or folder{meant_by(typed)}")
+    if is_url(typed):
+        parsed(typed)
+    elif not os.path.exists(local_name(typed)):
+        raise MountError(f"{local_name(typed)}: no such file or folder")
 
 
 def _check_nothing_is_mounted(mountpoint: str) -> str:

@@ -15,7 +15,6 @@ from enum import IntFlag
 from functools import lru_cache
 from importlib.util import find_spec
 
-from glassfs import installing
 from glassfs.content import Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
@@ -93,7 +92,7 @@ def is_installed() -> bool:
 
 
 def missing() -> str:
-    return "" if is_installed() else f"needs h5py: {installing.command('hdf5')}"
+    return "" if is_installed() else "needs h5py: install glassfs[hdf5]"
 
 
 FORMAT = Format("hdf5", recognises, open_hdf5, is_slow=is_slow, missing=missing)

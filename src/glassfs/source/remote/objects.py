@@ -20,7 +20,6 @@ from decimal import Decimal
 from types import ModuleType
 from typing import Any
 
-from glassfs import installing
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.forks import PerProcess
 from glassfs.settings import settings
@@ -341,7 +340,7 @@ def _detail(error: Exception) -> str:
 
 def not_installed(extra: str = "remote") -> str:
     """Return the reason to refuse a URL that needs an extra of this package."""
-    return f"needs more than is installed: {installing.command(extra)}"
+    return f"needs more than is installed: install glassfs[{extra}]"
 
 
 def obstore() -> ModuleType:

@@ -1,4 +1,4 @@
-"""Parse the options of remote sources: those after ``-o``, and ``storage_options`` of programs; reject mistyped URLs.
+"""Parse the options of remote sources: those after ``-o``, and ``storage_options`` of programs.
 
 Of ``storage_options``, the fields of ``Connection`` are accepted and the names of s3fs, gcsfs, adlfs and fsspec's HTTP
 file system. Options by which fsspec tunes reads and caches are ignored; unknown ones are refused, as they may matter.
@@ -17,7 +17,7 @@ from typing import Any
 
 from glassfs.errors import GlassfsError, Refused
 from glassfs.sizes import human_size, parse_size
-from glassfs.source.remote.url import CREDENTIALS, KNOWN, Connection, is_url, parsed, protocol_of, shown
+from glassfs.source.remote.url import CREDENTIALS, KNOWN, Connection, is_url, protocol_of, shown
 
 DESCRIPTIONS = {
     "endpoint=URL": "of a URL: the server to use instead of the service's own",
@@ -30,7 +30,6 @@ DESCRIPTIONS = {
     "disk_cache_size=SIZE": f"of a URL: how many bytes of them ({human_size(Connection.disk_cache_size)})",
 }
 
-_LIKE_A_URL = re.compile(r"\s*([\w.-]{2,}:[/~]|[\w.-]+@[^/]+:)")
 _CREDENTIAL = re.compile(r"(.*_)?(key|secret|token|password|passwd|access_key_id|secret_access_key)")
 SECRETS = ("key", "secret", "token")
 """Fields of ``Connection`` that only programs set."""
@@ -126,19 +125,6 @@ def public_options(connection: Connection) -> dict[str, object]:
     """Return the options of a connection that other users may see."""
     names = (option.partition("=")[0] for option in DESCRIPTIONS)
     return {name: getattr(connection, name) for name in names}
-
-
-def demand_plain(name: str) -> None:
-    """Raise Refused for a URL that contains credentials, or that ends with a space, as copied text may."""
-    if is_url(name):
-        parsed(name)
-        if name != name.rstrip():
-            raise Refused("ends with a space", shown(name))
-
-
-def meant_by(name: str) -> str:
-    """Return ``; write …`` with the form of a URL if a missing name looks like a mistyped one or one of scp, or ""."""
-    return "; write a URL as s3://bucket/path or ssh://user@host/path" if _LIKE_A_URL.match(name) else ""
 
 
 def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Connection:
