@@ -43,7 +43,6 @@ HARMLESS = {
     "sessions of the parent process": "library.session._inherited",
     "connections of the parent process": "persistent.cache._inherited",
     "caches of this process, while it forks": "persistent.cache._held",
-    "types of Python": "tree.containers.weight._below",
     "64 of 4 KiB": "view.json._encoder",
     "plans of requests of the kernel": "view.png._plan",
 }

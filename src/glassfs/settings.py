@@ -85,8 +85,6 @@ class Settings:
     # For so long after its use a large listing is not evicted: a directory is listed in many calls.
     listing_in_use: float = 2.0
     listing_idle: float = 20.0  # large listings that were not used for so long are dropped
-    # Pause between two rounds that weigh all parsed containers, and for each second that weighing takes.
-    weighing_pause: float = 10.0
     # Processor time that finding the size of a file may take, beside ``sizing_most`` for each GiB of its
     # container.
     sizing: float = 10.0

@@ -24,10 +24,6 @@ OBJECT = 128
 """Bytes of an entry in a dictionary or a list, with the smallest object there, for parsers to multiply."""
 
 
-class Lasting:
-    """What a process keeps anyway: it does not count as memory of the containers that refer to it."""
-
-
 class Allowance:
     """``left`` of ``size`` bytes. One thread at a time, as it belongs to what one thread parses.
 

@@ -1,7 +1,7 @@
 """The containers of a tree: which files are containers, and what is parsed of them. Any thread.
 
 A file is parsed when a caller asks what it is. The verdict is remembered; parsed contents are cached within a memory
-budget (``weight``), and parsed again from the lease, which is found while anything refers to it.
+budget, and parsed again from the lease, which is found while anything refers to it.
 
 In a remote store the file name decides at listing: a possible container gets a presumed lease and is parsed when a
 caller needs its contents. If it turns out to be a plain file, the caller gets Changed.
@@ -24,11 +24,10 @@ from glassfs.errors import Changed, GlassfsError, Postponed, Private, Refused, U
 from glassfs.formats.registry import AHEAD, HEAD, Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
+from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, OpenContainers, Refusal
 from glassfs.tree.containers.nested import NestedContainers
 from glassfs.tree.containers.opener import absent_from, failure, parse, parse_or_close, used_parts
 from glassfs.tree.containers.watcher import Watcher
-from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
 from glassfs.tree.nodes import NO_VIEWS, Children, Services
@@ -339,7 +338,7 @@ class Containers:
         self.services.cache.drops += self.services.listings.drop_idle()
         self.services.cache.drop_idle()
         self.watcher.refresh()
-        self._parsed.weigh_some()
+        self._parsed.weigh([lease for lease, _ in self._parsed.items()])
         self.kept.flush()
         return self.watcher.changes()
 

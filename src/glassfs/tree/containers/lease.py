@@ -1,20 +1,25 @@
-"""One version of a container: where it is, the lease on it, and what is parsed of it. Any thread."""
+"""One version of a container: where it is, the lease on it, and what is parsed of it; a cache of that. Any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import xxhash
 
 from glassfs.content import Container
+from glassfs.content.allowance import OBJECT
 from glassfs.errors import DeviceFailed, GlassfsError, Unavailable
 from glassfs.formats.registry import may_be_container
+from glassfs.lru import LRU, Key
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Access, Origin, Services, Settled
+from glassfs.tree.nodes import Access, OpenNested, Origin, Services, Settled
+
+CONTAINER_COST = 64 * OBJECT
+"""Bytes counted for each open container beside ``Container.held``: a few objects, its sources, table entries, nodes."""
 
 
 class Location(NamedTuple):
@@ -191,6 +196,43 @@ class OpenContainer:
             services = services._replace(views=services.views.with_all())
             self._viewed = container_root(self.container.root, replace(self.origin, services=services), number=1)
         return self._viewed
+
+
+Kept = TypeVar("Kept", bound=OpenContainer | OpenNested)
+
+
+class OpenContainers(LRU[Key, Kept]):
+    """Open containers, up to ``limit`` bytes and ``most`` containers. Any thread.
+
+    A container is weighed again when the next one was put here, as most take memory at their first use, and by
+    ``weigh``. ``on_evict`` is called, under no lock, with those evicted for others, and the key of the one that is used
+    now. A container heavier than the whole limit stays until another one comes.
+    """
+
+    def __init__(
+        self, limit: int, on_evict: Callable[[list[tuple[Key, Kept]], Key], None], most: int | None = None,
+    ) -> None:
+        super().__init__(limit, most)
+        self._on_evict = on_evict
+        self._last: list[Key] = []
+
+    def put(self, key: Key, value: Kept, weight: int = 0) -> list[tuple[Key, Kept]]:
+        """Add a container; return those that were evicted for it. The caller then calls ``was_put``."""
+        return super().put(key, value, CONTAINER_COST + value.container.held())
+
+    def was_put(self, key: Key, evicted: list[tuple[Key, Kept]]) -> None:
+        """Release what was evicted for a container, and weigh the previous one. The caller holds no lock."""
+        if evicted:
+            self._on_evict(evicted, key)
+        last, self._last = self._last, [key]
+        self.weigh(last)
+
+    def weigh(self, keys: Sequence[Key]) -> None:
+        """Weigh containers again, and evict others if they have grown."""
+        for key in keys:
+            opened = self.peek(key)
+            if opened is not None and (evicted := self.reweigh(key, CONTAINER_COST + opened.container.held())):
+                self._on_evict(evicted, key)
 
 
 def stamp_now(store: Store, path: Path) -> str:

@@ -15,8 +15,8 @@ from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.tree.build import directory
+from glassfs.tree.containers.lease import OpenContainers
 from glassfs.tree.containers.opener import parse
-from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import OpenNested, Origin
 
