@@ -82,9 +82,9 @@ class Settings:
 
     # The tree
 
-    # For so long after its use a large listing is not evicted: a directory is listed in many calls.
+    # For so long after its use a listing is not evicted: a directory is listed in many calls.
     listing_in_use: float = 2.0
-    listing_idle: float = 20.0  # large listings that were not used for so long are dropped
+    listing_idle: float = 20.0  # listings that were not used for so long are dropped
     # Processor time that finding the size of a file may take, beside ``sizing_most`` for each GiB of its
     # container.
     sizing: float = 10.0
