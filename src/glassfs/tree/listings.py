@@ -108,14 +108,14 @@ class Listings(Generic[Children]):
     def _put(self, key: _Key, children: Children) -> None:
         limit, most = self._cached.limit, self._memory.limit // 2
         counted = min(children.cost, most)
-        self._memory.drop_cached(-counted)
         weight = min(children.cost, limit // 4) if children.cost <= most else limit
         with self._lock:
             self._keys_of.setdefault(key[0].lease, set()).add(key)
             evicted = self._cached.put(key, _Listed(children, counted, monotonic()), weight)
             dropped = sum(self._released(other, listed) for other, listed in evicted)
-        # A retired lease would never be forgotten again, and keep its listings for good.
-        self._memory.drop_cached(dropped + self._dropped([key] if key[0].lease.is_retired else []))
+        if key[0].lease.is_retired:  # it would never be forgotten again, and keep its listings for good
+            dropped += self._dropped([key])
+        self._memory.drop_cached(dropped - counted)
 
     def _dropped(self, keys: Iterable[_Key]) -> int:
         """Drop children, and return the bytes that they counted for. The caller counts them less, under no lock."""
