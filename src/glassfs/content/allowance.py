@@ -31,8 +31,6 @@ class Allowance:
     threads later, from a ``part`` of it, or from a ``temporary`` one if it may be large.
     """
 
-    __slots__ = ("left", "size")
-
     def __init__(self, size: int) -> None:
         self.size = self.left = size
 
@@ -68,8 +66,6 @@ class Allowance:
 
 class _Reserved(Allowance):
     """An allowance that reserves memory in steps of a piece; less than one is not reserved."""
-
-    __slots__ = ("_cache", "_reserved", "_stack")
 
     def __init__(self, size: int, cache: BlockCache, stack: ExitStack) -> None:
         super().__init__(size)

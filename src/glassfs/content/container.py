@@ -38,7 +38,7 @@ def _no_episodes() -> None:
     """Return nothing, for containers of other things."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Container:
     """An open container.
 

@@ -29,8 +29,6 @@ class Location(NamedTuple):
 class Data(ABC):
     """``size`` bytes. The first use of the size may need work, and that may raise Damaged."""
 
-    __slots__ = ()
-
     @property
     @abstractmethod
     def size(self) -> int: ...
@@ -89,9 +87,7 @@ class Encoded(NamedTuple):
 class SizedData(Data):
     """Base of data whose size is known when they are made."""
 
-    __slots__ = ("size",)
-
-    size: int  # not a property, as there are many data
+    size: int = 0  # not a property, as there are many data
     is_sized = True
 
     def __init__(self, size: int) -> None:
@@ -100,8 +96,6 @@ class SizedData(Data):
 
 class Memory(SizedData):
     """Bytes in memory."""
-
-    __slots__ = ("_bytes",)
 
     def __init__(self, data: bytes) -> None:
         super().__init__(len(data))
@@ -116,8 +110,6 @@ class Extent(SizedData):
 
     Reading an extent that exceeds the source raises Damaged; making one does not.
     """
-
-    __slots__ = ("offset", "source")
 
     def __init__(self, source: Source, offset: int, size: int) -> None:
         self.size = size
@@ -142,8 +134,6 @@ class Extent(SizedData):
 class Zeros(SizedData):
     """``size`` zero bytes."""
 
-    __slots__ = ()
-
     def written(self) -> Iterator[Data]:
         return iter(())
 
@@ -156,8 +146,6 @@ class Zeros(SizedData):
 class Unreadable(SizedData):
     """``size`` bytes that are missing, cannot be trusted or not be decoded here: every read raises ``fault``."""
 
-    __slots__ = ("_fault",)
-
     def __init__(self, size: int, fault: GlassfsError) -> None:
         super().__init__(size)
         self._fault = fault
@@ -168,8 +156,6 @@ class Unreadable(SizedData):
 
 class Slice(SizedData):
     """The bytes ``[offset, offset + size)`` of other data."""
-
-    __slots__ = ("_data", "_offset")
 
     def __init__(self, data: Data, offset: int, size: int) -> None:
         super().__init__(size)

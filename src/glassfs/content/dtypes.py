@@ -66,8 +66,6 @@ NARROW: Mapping[str, int] = {BFLOAT16: 2, **dict.fromkeys(_FLOAT8, 1)}
 class Widened(Converted):
     """Items that were stored as narrower ones."""
 
-    __slots__ = ()
-
     def encoded(self, offset: int) -> Encoded:
         return Encoded(self.size, self._convert, self._data)
 

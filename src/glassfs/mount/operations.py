@@ -77,7 +77,7 @@ class Stale(NamedTuple):
     versions: Mapping[Hashable, Iterable[int]] = MappingProxyType({})
 
 
-@dataclass(slots=True)
+@dataclass
 class _Listed:
     """The mtime of a folder that the kernel has listed, in nanoseconds, and what is added to it for the kernel.
 

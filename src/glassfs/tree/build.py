@@ -55,7 +55,7 @@ from glassfs.tree.nodes import (
 from glassfs.tree.omissions import ERROR, Omission, as_attributes
 from glassfs.view import Key, data_of, file_of, folder_of, has_file
 
-LISTING_COST, NODE_COST = 4 * OBJECT, 5 * OBJECT
+LISTING_COST, NODE_COST = 4 * OBJECT, 7 * OBJECT
 """Approximate bytes of a cached directory, and of each child with its content, beside what their names hold."""
 FACTS_AT_ONCE = 64
 """Entries of a series whose names and inode numbers are made together: a reply to the kernel holds a few times more."""
@@ -77,8 +77,6 @@ class Draft:
     Names are split one level at a time, when a directory is listed, so that the cost of a name does not grow with the
     number of its components. The draft of a node never changes.
     """
-
-    __slots__ = ("groups", "runs")
 
     def __init__(self, *groups: Collection) -> None:
         self.groups = list(groups)
@@ -179,8 +177,6 @@ _Waiting = tuple[bytes, str, "Data | Collection | Link", Content]
 
 class ContentDirectory(Settled):
     """A directory of a container."""
-
-    __slots__ = ("_draft", "_is_mount_root")
 
     def __init__(self, name: str, ino: int, origin: Origin, draft: Draft, is_mount_root: bool = False) -> None:
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many directories
@@ -320,8 +316,6 @@ def _numbered(original: bytes, suffix: str, number: str) -> str:
 class FieldsDirectory(Settled):
     """A directory of contents whose names are known before the contents are made. Nothing is cached."""
 
-    __slots__ = ("fields",)
-
     def __init__(self, name: str, ino: int, origin: Origin, fields: Fields) -> None:
         self.name, self.ino, self.origin = name, ino, origin
         self.fields = fields
@@ -367,8 +361,6 @@ def _shape(digits: int, suffix: str) -> tuple[str, str]:
 
 class SeriesDirectory(Settled):
     """A directory of numbered contents. Nothing is cached."""
-
-    __slots__ = ("_series", "_shape")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         self.name, self.ino, self.origin = name, ino, origin

@@ -34,7 +34,7 @@ class Owner(Protocol):
     def lease(self) -> Lease: ...
 
 
-@dataclass(slots=True)
+@dataclass
 class _Listed(Generic[Children]):
     """Cached children, the bytes of the memory budget that they count for, and when they were used last."""
 

@@ -38,7 +38,7 @@ SIZING_BYTES = 1 << 30
 _INODE = (1 << 63) - 1  # some programs treat the number as signed
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class OpenNested:
     """A container inside another one, and its root directory."""
 
@@ -55,7 +55,7 @@ class Services(NamedTuple):
     views: ViewSet = NO_VIEWS
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Children:
     """The cached listing of a directory: its children in order, and the number of each name. Never changed.
 
@@ -101,7 +101,7 @@ def _access(permissions: int, uid: int, gid: int) -> Access:
     return Access(permissions, uid, gid)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common. Never changed.
 
@@ -147,8 +147,6 @@ class Node:
     Not an ABC: isinstance, called many times for each entry, would take five times as long.
     """
 
-    __slots__ = ("ino", "name", "origin")
-
     is_of_mount = False
     """Whether it belongs to the mount itself, so that the owner and mode options for sources do not apply to it."""
     is_volatile = False
@@ -171,8 +169,6 @@ class Node:
 
 class File(Node):
     """A regular file. Its size may need a pass over the data the first time, which may raise Damaged."""
-
-    __slots__ = ("content", "data")
 
     def __init__(self, name: str, ino: int, origin: Origin, data: Data, content: Content | None = None) -> None:
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many files
@@ -235,7 +231,6 @@ class File(Node):
 class Symlink(Node):
     """A symbolic link."""
 
-    __slots__ = ("target",)
     mode = stat.S_IFLNK | 0o777
 
     def __init__(self, name: str, ino: int, origin: Origin, target: str) -> None:
@@ -245,8 +240,6 @@ class Symlink(Node):
 
 class Directory(Node):
     """A directory. Methods that need the children may raise Damaged."""
-
-    __slots__ = ()
 
     @property
     def is_presumed(self) -> bool:
@@ -300,8 +293,6 @@ class Directory(Node):
 class Settled(Directory):
     """A directory of a container. Its children never change, and can be made from their index in the listing."""
 
-    __slots__ = ()
-
     @property
     @abstractmethod
     def count(self) -> int:
@@ -336,8 +327,6 @@ class Settled(Directory):
 
 class Standing(Settled):
     """A directory whose children are those of another one, which is looked up on each call."""
-
-    __slots__ = ()
 
     @abstractmethod
     def shown(self) -> Settled:
@@ -413,8 +402,6 @@ def facts_of(node: Node) -> Facts:
 class _Numbered(Sequence[Node]):
     """The listing of a settled directory, which makes its children on access."""
 
-    __slots__ = ("_count", "_directory")
-
     def __init__(self, directory: Settled) -> None:
         self._directory = directory
         self._count = directory.count
@@ -436,8 +423,6 @@ class _Numbered(Sequence[Node]):
 
 class FixedDirectory(Directory):
     """A directory with given children."""
-
-    __slots__ = ("_children",)
 
     def __init__(self, name: str, ino: int, origin: Origin, children: Mapping[str, Node]) -> None:
         super().__init__(name, ino, origin)

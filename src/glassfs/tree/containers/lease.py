@@ -71,8 +71,6 @@ class ContainerLease(Lease):
     and further files are unknown until ``settle`` records them.
     """
 
-    __slots__ = ("_paths", "_rounds", "absent", "at", "entries", "format", "identity", "location", "tables")
-
     def __init__(
         self, location: Location, at: str, source: Source, parts: Sequence[tuple[Path, Source]] = (),
         format_name: str = "", tables: Sequence[str] = (), absent: Sequence[tuple[Path, str]] = (),
@@ -178,8 +176,6 @@ class OpenContainer:
 
     When only attributes of its files change, another object with the same container takes its place.
     """
-
-    __slots__ = ("_viewed", "container", "lease", "origin", "root")
 
     def __init__(self, container: Container, lease: ContainerLease, services: Services) -> None:
         self.container = container

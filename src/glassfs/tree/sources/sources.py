@@ -242,7 +242,6 @@ class SideBySide(Directory):
     Owner and times are those of the source that was modified last.
     """
 
-    __slots__ = ("_sources",)
     mode = stat.S_IFDIR | 0o555
 
     def __init__(self, sources: Sources) -> None:
@@ -286,8 +285,6 @@ class _Other(Directory):
     watched: changes are reported for the original path.
     """
 
-    __slots__ = ("_directory", "_exchange")
-
     def __init__(
         self, name: str, ino: int, directory: Directory, exchange: Callable[[Node, str, int], Node | None],
     ) -> None:
@@ -315,8 +312,6 @@ class _Other(Directory):
 class _Viewed(_Other):
     """A directory whose containers have all views: all of its names are shown."""
 
-    __slots__ = ()
-
     def names(self) -> Iterator[str]:
         return self._directory.names()
 
@@ -326,8 +321,6 @@ class _Viewed(_Other):
 
 class _ViewedContainer(Standing):
     """A container with all views."""
-
-    __slots__ = ("_container",)
 
     def __init__(self, name: str, ino: int, container: ContainerDirectory) -> None:
         super().__init__(name, ino, container.origin)
@@ -364,8 +357,6 @@ class OwnFiles(Directory):
 
     This is what ``.glassfs/source`` of a mount shows.
     """
-
-    __slots__ = ("_sources",)
 
     def __init__(self, name: str, ino: int, origin: Origin, sources: Sources) -> None:
         super().__init__(name, ino, origin)
