@@ -41,10 +41,7 @@ class Settings:
 
     watch: float = 0.2  # how often changes are looked for and sent to the kernel while a mount is used
     rest_after: float = 15.0  # time without a request after which a mount rests
-    # How often a mount that rests drops what is no longer used, and compares sources that report no changes.
-    rest: float = 4.0
-    # Time without a request after which nothing is left to be dropped: spools are kept for a minute.
-    cool_after: float = 100.0
+    rest: float = 4.0  # how often a mount that rests drops what is no longer used, and compares sources
     trim_quiet: float = 1.5  # time without work after which free memory is returned to the system
     trim_busy: float = 5.0  # time of work after which it is returned all the same
     trim_much: float = 0.3  # time between two returns while the process has much beside the cache

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.names import distinct, raw
-from glassfs.source import Entry, Kind, Named, Path, Store
+from glassfs.source import Entry, Kind, Named, Store
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.containers.watcher import COMPARED
@@ -178,24 +178,6 @@ class Sources:
     def heard(self) -> list[str]:
         """Return the tree paths of changes that were noticed otherwise. Waits only for stores that reported some."""
         return self.containers.watcher.changes()
-
-    def watch(self, on_touch: Callable[[], None]) -> bool:
-        """Have changes of all named sources reported, where that is possible; return whether it is.
-
-        Those of folders come as ``heard`` does; for a file ``on_touch`` is called, and ``refresh`` finds out more.
-        """
-        are_watched = [self._watches(name, location, on_touch) for name, location in self.locations.items()]
-        return all(are_watched)
-
-    def _watches(self, name: str, location: Location, on_touch: Callable[[], None]) -> bool:
-        if not location.path:
-            return self.containers.watcher.watch(location, self._at(name))
-
-        def notify(_: Path, changed: str) -> None:
-            if changed in ("", location.path[-1]):
-                on_touch()
-
-        return location.store.watch(location.path[:-1], notify)
 
     def made_of(self, location: Location, entry: Entry) -> Sequence[Entry]:
         """Return the entries of all files of the container at a source's location, its own first."""
