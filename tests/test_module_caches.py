@@ -33,7 +33,7 @@ HARMLESS = {
         tree.build._shape tree.nodes._access view.lerobot.statistics._of_steps view.mp4._head
     """,
     "layouts that were asked for, and those of glassfs": "layouts.known._chosen",
-    "five types": "content.dtypes._partial content.dtypes._values",
+    "five types": "content.dtypes._values",
     "folders and files that one call asks for": "datasets.files.is_open",
     "the tables of tskit, made once": "formats.tskit.TABLES",
     "weak references, to what other objects own": """

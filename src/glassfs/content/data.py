@@ -7,7 +7,7 @@ the range must lie inside ``[0, size)``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from glassfs.codec import compression
@@ -54,10 +54,6 @@ class Data(ABC):
         """Return where the bytes are stored, if they are contiguous."""
         return None
 
-    def encoded(self, offset: int) -> Encoded | None:
-        """Return the stored bytes of the part that has the byte at ``offset``, if they are not contiguous in all."""
-        return None
-
     def written(self) -> Iterator[Data] | None:
         """Yield the parts that are stored, if most of the bytes are not stored anywhere; None for all other data."""
         return None
@@ -74,14 +70,6 @@ class Data(ABC):
         """Yield all bytes, at most PIECE at a time."""
         for offset in range(0, self.size, PIECE):
             yield self.read(offset, min(PIECE, self.size - offset))
-
-
-class Encoded(NamedTuple):
-    """Stored bytes of which a part of data is made: that before ``end``. If all of this is equal, the parts are."""
-
-    end: int
-    how: Hashable
-    data: Data
 
 
 class SizedData(Data):
