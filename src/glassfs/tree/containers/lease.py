@@ -82,7 +82,6 @@ class ContainerLease(Lease):
         self.identity = identity_of(self.entries)
         self._paths = (location.path, *[path for path, _ in parts])
         self.absent = absent
-        self._rounds = 0
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
         """Exchange the entries ``before`` for those of now. Returns False if another thread changed them first."""
@@ -138,37 +137,25 @@ class ContainerLease(Lease):
         self.tables = container.tables
         self.format = container.format
 
-    def entries_now(
-        self, before: Sequence[Entry], own: Entry | None = None, parts: int | None = None,
-    ) -> tuple[Entry, ...] | None:
-        """Return ``before`` with current entries of all files, or of up to ``parts`` further ones in turn.
+    def entries_now(self, before: Sequence[Entry], own: Entry | None = None) -> tuple[Entry, ...] | None:
+        """Return the current entries of the files in ``before``; None if one is gone, or one that was absent is there.
 
-        Returns None if one is gone, or one that was absent is there. ``own`` is the entry of its own file if the caller
-        asked for it already. Raises Unavailable and DeviceFailed.
+        ``own`` is the entry of its own file if the caller asked for it already. Raises Unavailable and DeviceFailed.
         """
-        now = list(before)
-        count = len(now) - 1
-        numbers: Sequence[int] = range(1, len(now))
-        if parts is not None and count > parts:
-            self._rounds += 1
-            numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]
         store, path = self.location
-        asked = [*(self._paths[number] for number in numbers), *(other for other, _ in self.absent)]
+        asked = [*self._paths[1 : len(before)], *(other for other, _ in self.absent)]
         try:
-            now[0] = store.entry(path) if own is None else own
+            first = store.entry(path) if own is None else own
             found = store.entries(path[:-1], [other[-1] for other in asked])
         except (Unavailable, DeviceFailed):
             raise
         except GlassfsError:
             return None
-        for number, entry in zip(numbers, found, strict=False):
-            if entry is None:
-                return None
-            now[number] = entry
-        stamps = ["" if entry is None else entry.stamp for entry in found[len(found) - len(self.absent) :]]
-        if stamps != [stamp for _, stamp in self.absent]:
+        parts, absent = found[: len(before) - 1], found[len(before) - 1 :]
+        if ["" if entry is None else entry.stamp for entry in absent] != [stamp for _, stamp in self.absent]:
             return None
-        return tuple(now)
+        now = (first, *(entry for entry in parts if entry is not None))
+        return now if len(now) == len(before) else None
 
 
 class OpenContainer:
