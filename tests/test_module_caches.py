@@ -30,7 +30,7 @@ HARMLESS = {
     "a few numbers each, and a fixed number of them": """
         codec.h264.head content.parts._field_of codec.thrift.i32 codec.thrift.i64 formats.kinodb.episode.shortest
         mount.engines.wire.direntplus mount.engines.wire.tail mount.engines.wire.times source.local._volume
-        tree.build._shape tree.nodes._access view.lerobot.statistics._of_steps view.mp4._head
+        view.lerobot.statistics._of_steps view.mp4._head
     """,
     "layouts that were asked for, and those of glassfs": "layouts.known._chosen",
     "five types": "content.dtypes._values",

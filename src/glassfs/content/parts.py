@@ -90,16 +90,6 @@ class Made(Data):
             buffer[:taken] = made[inside : inside + taken]
             buffer, first, inside = buffer[taken:], first + count, 0
 
-    def read(self, offset: int, size: int) -> bytes:
-        first, inside = divmod(offset, self.unit)
-        count = -(-(inside + size) // self.unit)
-        if 0 < count <= self.at_once:  # few units, which are made at once: without a buffer to copy them through
-            work.check()
-            made = self.make(first, count)
-            if len(made) >= inside + size:
-                return bytes(made[inside : inside + size])
-        return super().read(offset, size)
-
 
 class Computed(SizedData):
     """``size`` bytes that ``compute`` returns, called for each read: for few bytes that are cheap to make."""

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count, repeat
 from typing import TypeAlias
 
@@ -82,27 +82,16 @@ class Draft:
         self.groups = list(groups)
         self.runs: list[_Run] = []
 
-    def cost(self, below: Iterable[Below]) -> int:
-        """Return the approximate bytes that what is below takes beside its nodes."""
-        kept = 0
-        for draft in below:
-            if not isinstance(draft, Draft):
-                kept += held_by_content(draft)
-                continue
-            kept += sum(map(held_by_content, draft.groups))
-            for _, members in draft.runs:
-                # Without a group here these are members of one further up, and a reference takes 8 bytes.
-                kept += sum(map(held_by_member, members)) if self.groups else 8 * len(members)
-        return kept
-
-    def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission]]:
+    def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission], int]:
         """Return the directories right below, the members that become files here, and those that are not shown.
 
-        Without views, what only describes the members of groups is left out.
+        The last item is the approximate bytes that what is below takes beside its nodes. Without views, what only
+        describes the members of groups is left out.
         """
         directories: dict[str, Below] = {}
         files: list[Member] = []
         omitted: list[Omission] = []
+        kept = 0
         runs: list[tuple[int, Iterable[Member]]] = list(self.runs)
         for group in self.groups:
             runs.append((0, group.members() if isinstance(group, Group) and not has_views else members_of(group)))
@@ -119,6 +108,8 @@ class Draft:
                             last = name[depth]
                             onward = _below(directories, last).onward(depth + 1)
                         onward.append(member)
+                        # Further down these are members of a group further up, and a reference takes 8 bytes.
+                        kept += 8 if depth else held_by_member(member)
                         continue
                     name = (b"/".join(name[depth:]),)
                     member = Member(name, content)
@@ -133,12 +124,13 @@ class Draft:
                     files.append(member)
                     folder = folder_of(content)
                 if folder is not None:
+                    kept += held_by_content(folder)
                     shown = component(name[-1])
                     if shown in directories:
                         _below(directories, name[-1]).groups.append(folder)
                     else:
                         directories[shown] = folder
-        return directories, files, omitted
+        return directories, files, omitted, kept
 
     def onward(self, depth: int) -> list[Member]:
         """Return the list to which further members are appended."""
@@ -221,8 +213,8 @@ class ContentDirectory(Settled):
         return self.origin.services.listings.children(self.origin, self.ino, self._make)
 
     def _make(self) -> Children:
-        directories, files, omitted = self._draft.opened(bool(self.origin.services.views))
-        cost = LISTING_COST + self._draft.cost(directories.values())
+        directories, files, omitted, kept = self._draft.opened(bool(self.origin.services.views))
+        cost = LISTING_COST + kept
         with self.origin.services.cache.measuring(cost + NODE_COST * (len(directories) + len(files))):
             return self._made(directories, files, omitted, cost)
 
@@ -353,12 +345,6 @@ class FieldsDirectory(Settled):
         return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self.fields.key}
 
 
-@lru_cache(1024)
-def _shape(digits: int, suffix: str) -> tuple[str, str]:
-    """Return one object for all directories of one shape, as there may be many."""
-    return f"%0{digits}d" + suffix.replace("%", "%%"), suffix
-
-
 class SeriesDirectory(Settled):
     """A directory of numbered contents. Nothing is cached."""
 
@@ -372,7 +358,7 @@ class SeriesDirectory(Settled):
         series, suffix = self._series, ""
         if series.numbers and series.has_files:
             suffix = file_of(series.item(series.numbers[0]), self.origin.services.cache, ()).suffix
-        self._shape = _shape(series.digits, suffix)
+        self._shape = f"%0{series.digits}d" + suffix.replace("%", "%%"), suffix
         return self._shape
 
     @property

@@ -10,7 +10,6 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from sys import getsizeof
 from typing import NamedTuple, overload
 
@@ -84,7 +83,7 @@ class Access(NamedTuple):
         """
         first = entries[0]
         if len(entries) == 1:
-            return _access(first.permissions & 0o777, first.uid, first.gid)
+            return cls(first.permissions & 0o777, first.uid, first.gid)
         # The kernel checks one owner, one group and nine bits, so several files are reduced to the rights that each
         # of them gives. Too little is safe here; too much would show bytes that the user may not read.
         permissions = 0o777
@@ -92,13 +91,7 @@ class Access(NamedTuple):
             permissions &= entry.permissions
         if any((entry.uid, entry.gid) != (first.uid, first.gid) for entry in entries):
             permissions = (permissions & permissions >> 3 & permissions >> 6 & 7) * 0o111
-        return _access(permissions, first.uid, first.gid)
-
-
-@lru_cache(256)
-def _access(permissions: int, uid: int, gid: int) -> Access:
-    """Return one object for the same rights: there may be many containers."""
-    return Access(permissions, uid, gid)
+        return cls(permissions, first.uid, first.gid)
 
 
 @dataclass(eq=False)

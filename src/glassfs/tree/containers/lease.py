@@ -41,7 +41,7 @@ class Location(NamedTuple):
         return self.store.shown(self.path)
 
     def below(self, *names: str) -> Location:
-        return tuple.__new__(Location, (self.store, (*self.path, *names)))  # faster than ``Location``
+        return Location(self.store, (*self.path, *names))
 
 
 class Refusal(NamedTuple):
