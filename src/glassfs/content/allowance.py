@@ -91,7 +91,7 @@ def held(value: Any) -> int:
 
 def held_by_member(member: Member) -> int:
     """Return the bytes that a member holds, except for its data and for what other members hold as well."""
-    return OBJECT + held(member.name) + held_by_content(member.content)
+    return OBJECT + getsizeof(member.name) + sum(map(getsizeof, member.name)) + held_by_content(member.content)
 
 
 def held_by_content(content: Content) -> int:

@@ -10,7 +10,6 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from sys import getsizeof
 from typing import NamedTuple, overload
 
 import xxhash
@@ -371,15 +370,12 @@ def entered(find: Callable[[], Node]) -> Node:
 
 
 def held_by_names(node: Node) -> int:
-    """Return the bytes that the names of a child hold, and the description of its type."""
-    size = getsizeof(node.name)
-    if isinstance(node, Symlink):
-        size += getsizeof(node.target)
-    elif isinstance(node, File) and node.content is not None:
-        size += getsizeof(node.content.key)
-        if isinstance(node.content, Array):
-            size += 3 * len(node.content.dtype)  # a long one is held as text and in headers
-    return size
+    """Return the bytes that the original name of a child holds, or a link's target, and the description of its type."""
+    content = node.content if isinstance(node, File) else None
+    if content is None:
+        return len(node.target) if isinstance(node, Symlink) else 0
+    # A long description is held as text and in headers.
+    return len(content.key) + (3 * len(content.dtype) if isinstance(content, Array) else 0)
 
 
 def target_of(link: Link) -> str:
