@@ -39,10 +39,7 @@ class Settings:
 
     watch: float = 0.2  # how often changes are looked for and sent to the kernel while a mount is used
     rest_after: float = 15.0  # time without a request after which a mount rests
-    # How often a mount that rests drops what is no longer used, and compares sources that report no changes.
-    rest: float = 4.0
-    # Time without a request after which nothing is left to be dropped: spools are kept for a minute.
-    cool_after: float = 100.0
+    rest: float = 4.0  # how often a mount that rests drops what is no longer used, and compares sources
     trim_quiet: float = 1.5  # time without work after which free memory is returned to the system
     trim_busy: float = 5.0  # time of work after which it is returned all the same
     trim_much: float = 0.3  # time between two returns while the process has much beside the cache
@@ -80,11 +77,9 @@ class Settings:
 
     # The tree
 
-    # For so long after its use a large listing is not evicted: a directory is listed in many calls.
+    # For so long after its use a listing is not evicted: a directory is listed in many calls.
     listing_in_use: float = 2.0
-    listing_idle: float = 20.0  # large listings that were not used for so long are dropped
-    # Pause between two rounds that weigh all parsed containers, and for each second that weighing takes.
-    weighing_pause: float = 10.0
+    listing_idle: float = 20.0  # listings that were not used for so long are dropped
     # Processor time that finding the size of a file may take, beside ``sizing_most`` for each GiB of its
     # container.
     sizing: float = 10.0

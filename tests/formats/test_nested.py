@@ -17,7 +17,7 @@ from glassfs.errors import Damaged, GlassfsError
 from glassfs.source import Named, Version, inner_version
 from glassfs.tree import ContainerSettings, Directory, File, NestedDirectory, Settled, Sources, Tree
 from glassfs.tree.containers import nested
-from glassfs.tree.containers.nested import NestedContainers
+from glassfs.tree.containers.containers import NestedContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import XATTR_PREFIX, OpenNested
 from tests.conftest import DATA

@@ -9,7 +9,7 @@ import click
 
 from glassfs.cli.completion import complete_file, completed_option, misuse
 from glassfs.mount import mountpoint
-from glassfs.mount.checks import check_source
+from glassfs.mount.daemon import check_source, mount
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
 from glassfs.source.remote.options import WrongValue
 from glassfs.source.remote.url import shown
@@ -43,7 +43,6 @@ def command(
 
     A SOURCE may be a URL, such as s3://bucket/datasets or https://host/run.kdb.
     """
-    from glassfs.mount.daemon import mount
 
     if not paths:
         raise misuse("SOURCE is missing: name a container or a folder")

@@ -22,8 +22,6 @@ CHECKED_AT_ONCE, HELD_BACK = 16 << 20, 128 << 10
 class _Cached(Data):
     """Bytes that the cache keeps by ``key``, made to find their ``_size`` if it is None. Subclasses are recipes."""
 
-    __slots__ = ("_cache", "_size", "key")
-
     key: Hashable
     _cache: BlockCache
     _size: int | None
@@ -43,8 +41,6 @@ class Rendered(_Cached):
     If ``size`` is given, ``make`` must return exactly as many bytes. Otherwise the first caller that needs the size
     renders them. ``cost`` is the memory in bytes that making them takes.
     """
-
-    __slots__ = ("_make", "cost")
 
     def __init__(
         self, cache: BlockCache, key: Hashable, make: Callable[[], bytes | bytearray], size: int | None = None,
@@ -91,8 +87,6 @@ class Stream(_Cached):
     Pieces may be empty: between them a canceled reader stops. ``make`` must not hold reserved memory across a piece, as
     another thread may continue.
     """
-
-    __slots__ = ("_cost", "_known_cost", "_location", "_make")
 
     key: tuple[Hashable, ...]
 
@@ -164,8 +158,6 @@ class Decoded(SizedData):
     the check runs behind readers and has read no more than they did until nearly all of the block was read; then the
     last bytes are returned only if it passes.
     """
-
-    __slots__ = ("_cache", "_check", "_checksum", "_extent", "_given", "_is_checked_at_end", "codec", "key", "part")
 
     def __init__(
         self, cache: BlockCache, extent: Extent, codec: str, size: int, part: str, checksum: Checksum | None = None,
@@ -296,8 +288,6 @@ class _Check:
     One thread checks at a time. A read that raises, or that is stopped, leaves the result unknown; the next thread goes
     on from there. The cache notes blocks that are right for the next opening of the container.
     """
-
-    __slots__ = ("_cache", "_checksum", "_extent", "_is_queued", "_lock", "_position", "_so_far", "found")
 
     def __init__(self, cache: BlockCache, extent: Extent, checksum: Checksum) -> None:
         self._cache = cache

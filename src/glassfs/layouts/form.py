@@ -15,7 +15,6 @@ from typing import Any
 
 import xxhash
 
-from glassfs.content.allowance import Lasting
 from glassfs.content.summary import RECORD_COLUMNS
 from glassfs.errors import GlassfsError
 from glassfs.layouts.expressions import Expression, parse
@@ -74,7 +73,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Layout(Lasting):
+class Layout:
     """A layout. ``kind`` says how episodes are found, by the paths ``places``: none for a container that is one.
 
     That of ``each`` is the path of the groups that are episodes, with NUMBER in its last component. Roles have

@@ -7,7 +7,8 @@ Threads beside the engine's:
 ``glassfs-load``, at the start, loads the code that may be needed later;
 ``glassfs-metrics`` writes counters to a file, if asked to.
 
-A mount that nobody uses rests: it is woken by requests and by reports of changes, not by a clock.
+A mount that is not used rests: it is woken by requests and by reports of changes, and compares sources every few
+seconds.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class MountSession:
             metrics.write()
         metrics.remove()
 
-    def _poll(self) -> float | None:
+    def _poll(self) -> float:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""
         # Dropping blocks frees memory of the allocator, which the watch returns to the system.
         drops = self.cache.drops
@@ -208,12 +209,7 @@ class MountSession:
             self._changed = self._changed.union(changed)
         if changed or drops != self.cache.drops:
             self._wake.set()
-        unused = self._unused()
-        if unused < settings.rest_after:
-            return settings.watch
-        # What is not watched is compared, but more slowly: programs that use it make requests.
-        is_watched = self.sources.watch(self._touched.set)
-        return None if is_watched and unused > settings.cool_after else settings.rest
+        return settings.watch if self._unused() < settings.rest_after else settings.rest
 
     def status(self) -> dict[str, Any]:
         """Return the content of ``.glassfs/status.json``."""

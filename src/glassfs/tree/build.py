@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import count, repeat
 from typing import TypeAlias
 
@@ -55,7 +55,7 @@ from glassfs.tree.nodes import (
 from glassfs.tree.omissions import ERROR, Omission, as_attributes
 from glassfs.view import Key, data_of, file_of, folder_of, has_file
 
-LISTING_COST, NODE_COST = 4 * OBJECT, 5 * OBJECT
+LISTING_COST, NODE_COST = 4 * OBJECT, 7 * OBJECT
 """Approximate bytes of a cached directory, and of each child with its content, beside what their names hold."""
 FACTS_AT_ONCE = 64
 """Entries of a series whose names and inode numbers are made together: a reply to the kernel holds a few times more."""
@@ -78,33 +78,20 @@ class Draft:
     number of its components. The draft of a node never changes.
     """
 
-    __slots__ = ("groups", "runs")
-
     def __init__(self, *groups: Collection) -> None:
         self.groups = list(groups)
         self.runs: list[_Run] = []
 
-    def cost(self, below: Iterable[Below]) -> int:
-        """Return the approximate bytes that what is below takes beside its nodes."""
-        kept = 0
-        for draft in below:
-            if not isinstance(draft, Draft):
-                kept += held_by_content(draft)
-                continue
-            kept += sum(map(held_by_content, draft.groups))
-            for _, members in draft.runs:
-                # Without a group here these are members of one further up, and a reference takes 8 bytes.
-                kept += sum(map(held_by_member, members)) if self.groups else 8 * len(members)
-        return kept
-
-    def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission]]:
+    def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission], int]:
         """Return the directories right below, the members that become files here, and those that are not shown.
 
-        Without views, what only describes the members of groups is left out.
+        The last item is the approximate bytes that what is below takes beside its nodes. Without views, what only
+        describes the members of groups is left out.
         """
         directories: dict[str, Below] = {}
         files: list[Member] = []
         omitted: list[Omission] = []
+        kept = 0
         runs: list[tuple[int, Iterable[Member]]] = list(self.runs)
         for group in self.groups:
             runs.append((0, group.members() if isinstance(group, Group) and not has_views else members_of(group)))
@@ -121,6 +108,8 @@ class Draft:
                             last = name[depth]
                             onward = _below(directories, last).onward(depth + 1)
                         onward.append(member)
+                        # Further down these are members of a group further up, and a reference takes 8 bytes.
+                        kept += 8 if depth else held_by_member(member)
                         continue
                     name = (b"/".join(name[depth:]),)
                     member = Member(name, content)
@@ -135,12 +124,13 @@ class Draft:
                     files.append(member)
                     folder = folder_of(content)
                 if folder is not None:
+                    kept += held_by_content(folder)
                     shown = component(name[-1])
                     if shown in directories:
                         _below(directories, name[-1]).groups.append(folder)
                     else:
                         directories[shown] = folder
-        return directories, files, omitted
+        return directories, files, omitted, kept
 
     def onward(self, depth: int) -> list[Member]:
         """Return the list to which further members are appended."""
@@ -179,8 +169,6 @@ _Waiting = tuple[bytes, str, "Data | Collection | Link", Content]
 
 class ContentDirectory(Settled):
     """A directory of a container."""
-
-    __slots__ = ("_draft", "_is_mount_root")
 
     def __init__(self, name: str, ino: int, origin: Origin, draft: Draft, is_mount_root: bool = False) -> None:
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many directories
@@ -225,8 +213,8 @@ class ContentDirectory(Settled):
         return self.origin.services.listings.children(self.origin, self.ino, self._make)
 
     def _make(self) -> Children:
-        directories, files, omitted = self._draft.opened(bool(self.origin.services.views))
-        cost = LISTING_COST + self._draft.cost(directories.values())
+        directories, files, omitted, kept = self._draft.opened(bool(self.origin.services.views))
+        cost = LISTING_COST + kept
         with self.origin.services.cache.measuring(cost + NODE_COST * (len(directories) + len(files))):
             return self._made(directories, files, omitted, cost)
 
@@ -320,8 +308,6 @@ def _numbered(original: bytes, suffix: str, number: str) -> str:
 class FieldsDirectory(Settled):
     """A directory of contents whose names are known before the contents are made. Nothing is cached."""
 
-    __slots__ = ("fields",)
-
     def __init__(self, name: str, ino: int, origin: Origin, fields: Fields) -> None:
         self.name, self.ino, self.origin = name, ino, origin
         self.fields = fields
@@ -359,16 +345,8 @@ class FieldsDirectory(Settled):
         return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self.fields.key}
 
 
-@lru_cache(1024)
-def _shape(digits: int, suffix: str) -> tuple[str, str]:
-    """Return one object for all directories of one shape, as there may be many."""
-    return f"%0{digits}d" + suffix.replace("%", "%%"), suffix
-
-
 class SeriesDirectory(Settled):
     """A directory of numbered contents. Nothing is cached."""
-
-    __slots__ = ("_series", "_shape")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         self.name, self.ino, self.origin = name, ino, origin
@@ -380,7 +358,7 @@ class SeriesDirectory(Settled):
         series, suffix = self._series, ""
         if series.numbers and series.has_files and not series.is_mixed:
             suffix = file_of(series.item(series.numbers[0]), self.origin.services.cache, ()).suffix
-        self._shape = _shape(series.digits, suffix)
+        self._shape = f"%0{series.digits}d" + suffix.replace("%", "%%"), suffix
         return self._shape
 
     @property

@@ -41,8 +41,6 @@ class NestedDirectory(Standing):
     If it cannot be opened, it contains nothing but its own file, and its attributes have the reason.
     """
 
-    __slots__ = ("content",)
-
     def __init__(self, name: str, ino: int, origin: Origin, content: Nested) -> None:
         super().__init__(name, ino, origin)
         self.content = content

@@ -63,6 +63,7 @@ def open_hdf5(opening: Opening) -> Container:
     return Container(
         "hdf5", str(version[0]), listing.root(root), [source, *others.sources], facts, is_generic=True,
         prepare=listing.prepare, arrays=lambda: ArrayListing(opening, answers, others).root(root),
+        held=lambda: listing.held,
     )
 
 

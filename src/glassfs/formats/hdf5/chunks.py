@@ -20,8 +20,7 @@ from glassfs.cache import BlockCache
 from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import Filling
 from glassfs.content import Converted, Data, Extent, Rendered, Zeros
-from glassfs.content.data import Encoded, SizedData
-from glassfs.content.parts import Concatenated
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
 from glassfs.formats.hdf5.description import Filter
@@ -35,8 +34,6 @@ Axis: TypeAlias = "tuple[int, int, int]"
 
 RECORD = struct.Struct("<4Q")
 """A stored chunk in the index: its number, offset, size and filter mask."""
-MOST_COMPARED = 1 << 14
-"""Chunks whose stored bytes are compared together."""
 
 
 class StoredChunk(NamedTuple):
@@ -244,19 +241,6 @@ class Chunked(Grid):
     def written(self) -> Iterator[Data] | None:
         return map(self._block, self._index) if 2 * len(self._index) < prod(self.grid) else None
 
-    def encoded(self, offset: int) -> Encoded | None:
-        """Return the stored bytes of all chunks with one place on the first axis."""
-        rows = self.steps[0] * prod(self.shape[1:])
-        number, count = offset // rows, prod(self.grid[1:])
-        if count > MOST_COMPARED:
-            return None
-        stored = self.find(number * count, count)
-        how = (self.shape[1:], self.steps, self.filters, self._fill, *(
-            None if one is None else (one.size, one.mask) for one in stored
-        ))
-        parts = [Extent(self._source, one.start, one.size) for one in stored if one is not None]
-        return Encoded(min(self.size, (number + 1) * rows), how, Concatenated(parts))
-
     def _read_box(self, buffer: memoryview, start: Shape, shape: Shape) -> None:
         size, budget = self.block_size, self._cache.budget
         cost = filters.most_stored(size) + 3 * size
@@ -294,9 +278,6 @@ class Slabs(Grid):
         self._slab = self._count * size
         self._inner, self._outer = [*_strides(chunked.steps)], [0, *_strides(chunked.grid[1:], size)]
         """How far neighboring elements of a chunk, and neighboring chunks, are apart on each axis, in bytes."""
-
-    def encoded(self, offset: int) -> Encoded | None:
-        return self._chunked.encoded(offset)
 
     def written(self) -> Iterator[Data] | None:
         return self._chunked.written()

@@ -73,9 +73,14 @@ class GroupListing:
         self._top = top
         """The group, or dataset, below which all is that the caller shows."""
         self._recent: LRU[Path, list[Object]] = LRU(remembered)
-        """What was listed last. It belongs to the container, and is weighed and dropped with it."""
+        """What was listed last. It belongs to the container, counts in its memory, and is dropped with it."""
         self._attributes: LRU[Path, tuple[frozenset[str] | None, dict[str, Any]]] = LRU(PIECE)
         """Attributes of groups: the names that were asked for, None for all, and what was found."""
+
+    @property
+    def held(self) -> int:
+        """The bytes of what was listed last."""
+        return self._recent.weight + self._attributes.weight
 
     def _described(self, request: dict[str, Any]) -> Any:
         """Return the answer to a request that describes objects."""

@@ -95,13 +95,13 @@ class Answers:
         if attributes is None:
             self._reply(unique, wire.no_entry(entry_timeout))
             return
-        answer = wire.looked_up(unique, child, self._generation, entry_timeout, timeout, attributes)
-        if not self._send((answer,)):
+        answer = wire.entry_out(child, self._generation, entry_timeout, timeout, attributes)
+        if not self._send((wire.packed(0, unique, answer),)):
             self._operations.forget(child, 1)
 
     def _getattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         attributes, timeout = self._operations.attributes(ident)
-        self._send((wire.described(unique, timeout, attributes),))
+        self._send((wire.packed(0, unique, wire.attr_out(timeout, attributes)),))
 
     def _read(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)

@@ -106,8 +106,6 @@ class Worker:
     ``clock`` is the clock of its processor time.
     """
 
-    __slots__ = ("clock", "needed", "state", "task")
-
     def __init__(self) -> None:
         self.clock = -1
         self.state: Any = None

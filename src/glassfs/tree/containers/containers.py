@@ -1,10 +1,12 @@
 """The containers of a tree: which files are containers, and what is parsed of them. Any thread.
 
 A file is parsed when a caller asks what it is. The verdict is remembered; parsed contents are cached within a memory
-budget (``weight``), and parsed again from the lease, which is found while anything refers to it.
+budget, and parsed again from the lease, which is found while anything refers to it.
 
 In a remote store the file name decides at listing: a possible container gets a presumed lease and is parsed when a
 caller needs its contents. If it turns out to be a plain file, the caller gets Changed.
+
+Containers inside containers have the lease of the outermost one: what changes or ends that ends them as well.
 """
 
 from __future__ import annotations
@@ -13,25 +15,25 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs import __version__
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
-from glassfs.content import Container
-from glassfs.errors import Changed, GlassfsError, Postponed, Private, Refused, Unrecognised
+from glassfs.content import Container, Group, Member, Nested, NestedSource, Omitted, Part
+from glassfs.errors import Changed, Damaged, GlassfsError, Postponed, Private, Refused, Unrecognised
 from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
-from glassfs.tree.containers.nested import NestedContainers
+from glassfs.tree.build import directory
+from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, OpenContainers, Refusal
 from glassfs.tree.containers.opener import absent_from, failure, parse, parse_or_close, used_parts
 from glassfs.tree.containers.watcher import Watcher
-from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
-from glassfs.tree.nodes import NO_VIEWS, Children, Services
+from glassfs.tree.nodes import NO_VIEWS, Children, OpenNested, Origin, Services
 from glassfs.view import ViewSet
 
 if TYPE_CHECKING:
@@ -327,7 +329,7 @@ class Containers:
         self.services.cache.drops += self.services.listings.drop_idle()
         self.services.cache.drop_idle()
         self.watcher.refresh()
-        self._parsed.weigh_some()
+        self._parsed.weigh([lease for lease, _ in self._parsed.items()])
         self.kept.flush()
         return self.watcher.changes()
 
@@ -373,3 +375,55 @@ class Containers:
     def _release_nodes(self, lease: Lease) -> None:
         self.services.listings.forget(lease)
         self._on_drop(lease)
+
+
+class NestedContainers:
+    """Open nested containers by lease and inode number, up to ``budget`` bytes.
+
+    Eviction is of all in one outermost container, as ``on_evict``, called with its lease, releases the nodes of all.
+    """
+
+    def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int, layout: str = "") -> None:
+        self._cache, self._layout = cache, layout
+        self._on_evict = on_evict
+        self._opening = KeyedLock()
+        self._cached: OpenContainers[tuple[Lease, int], OpenNested] = OpenContainers(budget, self._release)
+
+    def opened(self, name: str, ino: int, origin: Origin, content: Nested) -> OpenNested:
+        """Return the container in a directory, opening it if needed.
+
+        One that cannot be opened has nothing in it but its own file. Raises Passing.
+        """
+        key = origin.lease, ino
+
+        def opened() -> OpenNested:
+            container = self._open(content)
+            inside = replace(origin, format=container.format)
+            nested = OpenNested(container, directory(name, ino, inside, container.root))
+            self._cached.was_put(key, self._cached.put(key, nested))
+            return nested
+
+        return self._cached.get(key) or self._opening.once(key, lambda: self._cached.get(key), opened)
+
+    def forget(self, lease: Lease, used: tuple[Lease, int] | None = None) -> None:
+        """Drop what is inside one version of a container, but for what is ``used``. ``on_evict`` is not called."""
+        self._cached.pop_where(lambda key: key[0] is lease and key != used)
+
+    def clear(self) -> None:
+        self._cached.clear()
+
+    def _open(self, content: Nested) -> Container:
+        source = NestedSource(content)
+        try:
+            return parse(Opening(source, self._cache, layout=self._layout))
+        except (Refused, Damaged) as error:
+            log.warning("%s", error.at(source.name))
+            file = Member((content.key.rpartition(b"/")[2],), Part(content.key, content.data))
+            members = [file, Member((b"",), Omitted(b"", error.without_source, is_damage=True))]
+            return Container("unknown", "", Group(content.key, lambda: members), [source])
+
+    def _release(self, evicted: list[tuple[tuple[Lease, int], OpenNested]], used: tuple[Lease, int]) -> None:
+        """Evict the others in the same outermost containers, except for the one that is used now."""
+        for lease in {lease for (lease, _), _ in evicted}:
+            self.forget(lease, used)
+            self._on_evict(lease)

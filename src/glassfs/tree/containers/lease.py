@@ -1,20 +1,25 @@
-"""One version of a container: where it is, the lease on it, and what is parsed of it. Any thread."""
+"""One version of a container: where it is, the lease on it, and what is parsed of it; a cache of that. Any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import xxhash
 
 from glassfs.content import Container
+from glassfs.content.allowance import OBJECT
 from glassfs.errors import DeviceFailed, GlassfsError, Unavailable
 from glassfs.formats.registry import may_be_container
+from glassfs.lru import LRU, Key
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Access, Origin, Services, Settled
+from glassfs.tree.nodes import Access, OpenNested, Origin, Services, Settled
+
+CONTAINER_COST = 64 * OBJECT
+"""Bytes counted for each open container beside ``Container.held``: a few objects, its sources, table entries, nodes."""
 
 
 class Location(NamedTuple):
@@ -36,7 +41,7 @@ class Location(NamedTuple):
         return self.store.shown(self.path)
 
     def below(self, *names: str) -> Location:
-        return tuple.__new__(Location, (self.store, (*self.path, *names)))  # faster than ``Location``
+        return Location(self.store, (*self.path, *names))
 
 
 class Refusal(NamedTuple):
@@ -66,8 +71,6 @@ class ContainerLease(Lease):
     and further files are unknown until ``settle`` records them.
     """
 
-    __slots__ = ("_paths", "_rounds", "absent", "at", "entries", "format", "identity", "location", "tables")
-
     def __init__(
         self, location: Location, at: str, source: Source, parts: Sequence[tuple[Path, Source]] = (),
         format_name: str = "", tables: Sequence[str] = (), absent: Sequence[tuple[Path, str]] = (),
@@ -79,7 +82,6 @@ class ContainerLease(Lease):
         self.identity = identity_of(self.entries)
         self._paths = (location.path, *[path for path, _ in parts])
         self.absent = absent
-        self._rounds = 0
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
         """Exchange the entries ``before`` for those of now. Returns False if another thread changed them first."""
@@ -135,37 +137,25 @@ class ContainerLease(Lease):
         self.tables = container.tables
         self.format = container.format
 
-    def entries_now(
-        self, before: Sequence[Entry], own: Entry | None = None, parts: int | None = None,
-    ) -> tuple[Entry, ...] | None:
-        """Return ``before`` with current entries of all files, or of up to ``parts`` further ones in turn.
+    def entries_now(self, before: Sequence[Entry], own: Entry | None = None) -> tuple[Entry, ...] | None:
+        """Return the current entries of the files in ``before``; None if one is gone, or one that was absent is there.
 
-        Returns None if one is gone, or one that was absent is there. ``own`` is the entry of its own file if the caller
-        asked for it already. Raises Unavailable and DeviceFailed.
+        ``own`` is the entry of its own file if the caller asked for it already. Raises Unavailable and DeviceFailed.
         """
-        now = list(before)
-        count = len(now) - 1
-        numbers: Sequence[int] = range(1, len(now))
-        if parts is not None and count > parts:
-            self._rounds += 1
-            numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]
         store, path = self.location
-        asked = [*(self._paths[number] for number in numbers), *(other for other, _ in self.absent)]
+        asked = [*self._paths[1 : len(before)], *(other for other, _ in self.absent)]
         try:
-            now[0] = store.entry(path) if own is None else own
+            first = store.entry(path) if own is None else own
             found = store.entries(path[:-1], [other[-1] for other in asked])
         except (Unavailable, DeviceFailed):
             raise
         except GlassfsError:
             return None
-        for number, entry in zip(numbers, found, strict=False):
-            if entry is None:
-                return None
-            now[number] = entry
-        stamps = ["" if entry is None else entry.stamp for entry in found[len(found) - len(self.absent) :]]
-        if stamps != [stamp for _, stamp in self.absent]:
+        parts, absent = found[: len(before) - 1], found[len(before) - 1 :]
+        if ["" if entry is None else entry.stamp for entry in absent] != [stamp for _, stamp in self.absent]:
             return None
-        return tuple(now)
+        now = (first, *(entry for entry in parts if entry is not None))
+        return now if len(now) == len(before) else None
 
 
 class OpenContainer:
@@ -173,8 +163,6 @@ class OpenContainer:
 
     When only attributes of its files change, another object with the same container takes its place.
     """
-
-    __slots__ = ("_viewed", "container", "lease", "origin", "root")
 
     def __init__(self, container: Container, lease: ContainerLease, services: Services) -> None:
         self.container = container
@@ -191,6 +179,43 @@ class OpenContainer:
             services = services._replace(views=services.views.with_all())
             self._viewed = container_root(self.container.root, replace(self.origin, services=services), number=1)
         return self._viewed
+
+
+Kept = TypeVar("Kept", bound=OpenContainer | OpenNested)
+
+
+class OpenContainers(LRU[Key, Kept]):
+    """Open containers, up to ``limit`` bytes and ``most`` containers. Any thread.
+
+    A container is weighed again when the next one was put here, as most take memory at their first use, and by
+    ``weigh``. ``on_evict`` is called, under no lock, with those evicted for others, and the key of the one that is used
+    now. A container heavier than the whole limit stays until another one comes.
+    """
+
+    def __init__(
+        self, limit: int, on_evict: Callable[[list[tuple[Key, Kept]], Key], None], most: int | None = None,
+    ) -> None:
+        super().__init__(limit, most)
+        self._on_evict = on_evict
+        self._last: list[Key] = []
+
+    def put(self, key: Key, value: Kept, weight: int = 0) -> list[tuple[Key, Kept]]:
+        """Add a container; return those that were evicted for it. The caller then calls ``was_put``."""
+        return super().put(key, value, CONTAINER_COST + value.container.held())
+
+    def was_put(self, key: Key, evicted: list[tuple[Key, Kept]]) -> None:
+        """Release what was evicted for a container, and weigh the previous one. The caller holds no lock."""
+        if evicted:
+            self._on_evict(evicted, key)
+        last, self._last = self._last, [key]
+        self.weigh(last)
+
+    def weigh(self, keys: Sequence[Key]) -> None:
+        """Weigh containers again, and evict others if they have grown."""
+        for key in keys:
+            opened = self.peek(key)
+            if opened is not None and (evicted := self.reweigh(key, CONTAINER_COST + opened.container.held())):
+                self._on_evict(evicted, key)
 
 
 def stamp_now(store: Store, path: Path) -> str:

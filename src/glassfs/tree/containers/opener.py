@@ -24,6 +24,8 @@ def parse(opening: Opening) -> Container:
     """
     try:
         container = open_container(opening)
+        allowance, beside = opening.allowance, container.held
+        container.held = lambda: allowance.size - allowance.left + beside()
         if not container.is_generic:
             return container
         from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are

@@ -116,8 +116,6 @@ def _origin(containers: Containers, entry: Entry, lease: Lease = _NO_LEASE) -> O
 class PlainFile(File):
     """A file as itself. ``reason`` says why a file that looks like a container is not shown as one."""
 
-    __slots__ = ("_source", "reason")
-
     def __init__(self, name: str, ino: int, origin: Origin, source: Source, reason: str = "") -> None:
         super().__init__(name, ino, origin, Extent(source, 0, source.size))
         self._source = source
@@ -136,8 +134,6 @@ class ContainerDirectory(Standing):
 
     Methods raise Refused if it cannot be opened, and Changed if it was replaced or turns out to be a plain file.
     """
-
-    __slots__ = ("_lease", "containers")
 
     def __init__(self, name: str, ino: int, origin: Origin, containers: Containers, lease: ContainerLease) -> None:
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call
@@ -169,8 +165,6 @@ class ContainerDirectory(Standing):
 
 class Folder(Directory):
     """A folder of a store, mirrored. Names that can be shown unchanged are; others that come out equal are numbered."""
-
-    __slots__ = ("_at", "containers", "is_mount_root", "location")
 
     def __init__(
         self, name: str, ino: int, origin: Origin, containers: Containers, location: Location, at: str,
@@ -260,8 +254,6 @@ def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, 
 
 class LostDirectory(Directory):
     """A named source that cannot be opened now, with its last attributes. Listing it raises the ``reason``."""
-
-    __slots__ = ("_reason",)
 
     def __init__(self, name: str, ino: int, origin: Origin, reason: GlassfsError) -> None:
         super().__init__(name, ino, origin)

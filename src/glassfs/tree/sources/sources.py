@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.names import distinct, raw
-from glassfs.source import Entry, Kind, Named, Path, Store
+from glassfs.source import Entry, Kind, Named, Store
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.containers.watcher import COMPARED
@@ -179,24 +179,6 @@ class Sources:
         """Return the tree paths of changes that were noticed otherwise. Waits only for stores that reported some."""
         return self.containers.watcher.changes()
 
-    def watch(self, on_touch: Callable[[], None]) -> bool:
-        """Have changes of all named sources reported, where that is possible; return whether it is.
-
-        Those of folders come as ``heard`` does; for a file ``on_touch`` is called, and ``refresh`` finds out more.
-        """
-        are_watched = [self._watches(name, location, on_touch) for name, location in self.locations.items()]
-        return all(are_watched)
-
-    def _watches(self, name: str, location: Location, on_touch: Callable[[], None]) -> bool:
-        if not location.path:
-            return self.containers.watcher.watch(location, self._at(name))
-
-        def notify(_: Path, changed: str) -> None:
-            if changed in ("", location.path[-1]):
-                on_touch()
-
-        return location.store.watch(location.path[:-1], notify)
-
     def made_of(self, location: Location, entry: Entry) -> Sequence[Entry]:
         """Return the entries of all files of the container at a source's location, its own first."""
         at = next(self._at(name) for name, named in self.locations.items() if named == location)
@@ -242,7 +224,6 @@ class SideBySide(Directory):
     Owner and times are those of the source that was modified last.
     """
 
-    __slots__ = ("_sources",)
     mode = stat.S_IFDIR | 0o555
 
     def __init__(self, sources: Sources) -> None:
@@ -286,8 +267,6 @@ class _Other(Directory):
     watched: changes are reported for the original path.
     """
 
-    __slots__ = ("_directory", "_exchange")
-
     def __init__(
         self, name: str, ino: int, directory: Directory, exchange: Callable[[Node, str, int], Node | None],
     ) -> None:
@@ -315,8 +294,6 @@ class _Other(Directory):
 class _Viewed(_Other):
     """A directory whose containers have all views: all of its names are shown."""
 
-    __slots__ = ()
-
     def names(self) -> Iterator[str]:
         return self._directory.names()
 
@@ -326,8 +303,6 @@ class _Viewed(_Other):
 
 class _ViewedContainer(Standing):
     """A container with all views."""
-
-    __slots__ = ("_container",)
 
     def __init__(self, name: str, ino: int, container: ContainerDirectory) -> None:
         super().__init__(name, ino, container.origin)
@@ -364,8 +339,6 @@ class OwnFiles(Directory):
 
     This is what ``.glassfs/source`` of a mount shows.
     """
-
-    __slots__ = ("_sources",)
 
     def __init__(self, name: str, ino: int, origin: Origin, sources: Sources) -> None:
         super().__init__(name, ino, origin)
