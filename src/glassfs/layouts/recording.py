@@ -10,7 +10,7 @@ from itertools import islice
 from math import isfinite
 from typing import Any, NamedTuple
 
-from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Text, Video, members_of
+from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Table, Text, Video, members_of
 from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
 from glassfs.content.features import signal_of, states_of
@@ -134,7 +134,7 @@ class EpisodeContents:
             rows = content.count if isinstance(content, Video) else shape[0] if shape else 0
             has_more = self.steps is not None and rows == self.steps + 1
             content = self._dressed(path, content, self.steps if has_more else None)
-            if self._is_camera(path) or not is_camera(content):
+            if (self._is_camera(path) or not is_camera(content)) and not isinstance(content, Table):
                 found.append(Member(name, content))
         return found
 

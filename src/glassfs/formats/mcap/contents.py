@@ -80,7 +80,9 @@ class RecordingContents:
         """Yield the contents of the root."""
         yield Member((b"meta", b"file"), Document(b"file", self.facts))
         if not self.recording.is_complete:
-            yield Member((b"",), Omitted(b"", "recording: it was not finished, and shows what is whole"))
+            yield Member((TOPICS,), Omitted(TOPICS, "recording: it was not finished, and shows what is whole"))
+        for fault in self.recording.faults:
+            yield Member((TOPICS,), Omitted(TOPICS, f"messages: {fault.at()}", is_damage=True))
         for name, op, places in (
             (b"metadata", Op.METADATA, self.recording.metadata),
             (b"attachments", Op.ATTACHMENT, self.recording.attachments),

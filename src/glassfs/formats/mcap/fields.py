@@ -68,8 +68,6 @@ class Decoding:
         """The slot of what has files of its own."""
         self._leaves = tuple(_leaves(plan, (), count(), buffers, hidden=(b"data",) if kind else ()))
         self._buffers = next(buffers)
-        self._fault: Damaged | None = None
-        """Why the lengths of sequences are unknown, if they are."""
 
     def members(self) -> Iterator[Member]:
         """Yield the contents that show the messages as files."""
@@ -112,24 +110,14 @@ class Decoding:
         self.read(batch, number, memoryview(raw), 0)
         return bytes(raw)
 
-    def lengths(self) -> NDArray[Any]:
-        """Return LENGTHS of all buffers [batches, buffers]. Raises Damaged, each time the same."""
-        found = self._lengths
-        if found is None:
-            raise self._fault or Damaged("cannot be decoded")
-        return found
-
     @once
-    def _lengths(self) -> NDArray[Any] | None:
+    def lengths(self) -> NDArray[Any]:
+        """LENGTHS of all buffers [batches, buffers]. Raises Damaged."""
         name, shape = b"fields 1 %r" % (self.messages.key[1:],), (self.batches, self._buffers)
         with suppress(zlib.error, ValueError):
             kept = zlib.decompressobj().decompress(self._opening.found(name) or b"", 1 + 32 * prod(shape))
             return np.frombuffer(kept, LENGTHS).reshape(shape)
-        try:
-            found = np.array([self._header(batch) for batch in range(self.batches)], LENGTHS).reshape(shape)
-        except Damaged as damage:
-            self._fault = damage
-            return None
+        found = np.array([self._header(batch) for batch in range(self.batches)], LENGTHS).reshape(shape)
         self._opening.keep(name, zlib.compress(found.tobytes(), 1))
         return found
 
@@ -163,12 +151,9 @@ class Decoding:
                 found.append({**line, "data": None, "error": damage.reason})
         return found
 
-    def _texts(self, leaf: Leaf) -> Records:
-        return _Rows(leaf.path[-1], self, lambda batch: json.loads(self.whole(batch, leaf.buffer)))
-
     def _count(self, leaf: Leaf) -> int:
         """Return the rows of a field: messages, or items of the sequence around it. Raises Damaged."""
-        return self.count if leaf.around is None else int(self.lengths()["total"][:, leaf.around].sum())
+        return self.count if leaf.around is None else int(self.lengths["total"][:, leaf.around].sum())
 
     def _array(self, leaf: Leaf, shape: tuple[int, ...]) -> Array:
         assert isinstance(leaf.node, (Number, Time, Sequence))
@@ -189,30 +174,42 @@ class Decoding:
         """Return the length that all rows of a sequence of numbers have, None if they differ. Raises Damaged."""
         if isinstance(leaf.node, Sequence) and leaf.node.length is not None:
             return leaf.node.length
-        found = self.lengths()[:, leaf.buffer + 1]
+        found = self.lengths[:, leaf.buffer + 1]
         found = found[found["size"] > 0]
         least, most = found["least"].min(initial=1 << 62), found["most"].max(initial=0)
         return int(most) if least == most or not len(found) else None
 
+    def _content(self, leaf: Leaf) -> Array | Records | tuple[Array, Array]:
+        """Return the content of a field that is no structure; values and offsets of rows of different lengths.
+
+        Raises Damaged if its lengths cannot be found.
+        """
+        node = leaf.node
+        if isinstance(node, Text) or (isinstance(node, Sequence) and isinstance(node.item, Text)):
+            return _Rows(leaf.path[-1], self, lambda batch: json.loads(self.whole(batch, leaf.buffer)))
+        if not isinstance(node, Sequence):
+            return self._array(leaf, (self._count(leaf),))
+        length = self._length(leaf)
+        if length is not None:
+            return self._array(leaf, (self._count(leaf), length))
+        total = int(self.lengths["total"][:, leaf.buffer + 1].sum())
+        return self._array(leaf, (total,)), self._ends(leaf, leaf.buffer + 1)
+
     def _shown(self, leaf: Leaf) -> Iterator[Member]:
         """Yield the contents of a field."""
-        node, path = leaf.node, leaf.path
-        item = node.item if isinstance(node, Sequence) else node
+        path = leaf.path
         try:
-            if isinstance(item, Text):
-                yield Member(path, self._texts(leaf))
-            elif not isinstance(node, Sequence):
-                yield Member(path, self._array(leaf, (self._count(leaf),)))
-            elif isinstance(item, Struct):
+            if leaf.inner:
                 yield Member((*path, b"offsets"), self._ends(leaf, leaf.buffer))
                 for one in leaf.inner:
                     yield from self._shown(one)
-            elif (length := self._length(leaf)) is not None:
-                yield Member(path, self._array(leaf, (self._count(leaf), length)))
+                return
+            found = self._content(leaf)
+            if isinstance(found, tuple):
+                yield Member((*path, b"values"), found[0])
+                yield Member((*path, b"offsets"), found[1])
             else:
-                total = int(self.lengths()["total"][:, leaf.buffer + 1].sum())
-                yield Member((*path, b"values"), self._array(leaf, (total,)))
-                yield Member((*path, b"offsets"), self._ends(leaf, leaf.buffer + 1))
+                yield Member(path, found)
         except Damaged as damage:
             yield Member(path, Array(path[-1], Unreadable(1, damage), "|u1", partial(_fail, damage)))
 
@@ -222,20 +219,15 @@ class Decoding:
             key = field.encode()
             yield Column(key, Array(key, self.messages.column(field), dtype, (self.count,)))
         for leaf in self._leaves:
-            name, node = b".".join(leaf.path), leaf.node
-            item = node.item if isinstance(node, Sequence) else node
-            if isinstance(item, Text):
-                yield Column(name, self._texts(leaf), is_list=isinstance(node, Sequence))
-            elif not isinstance(node, Sequence):
-                yield Column(name, self._array(leaf, (self.count,)))
-            elif isinstance(item, (Number, Time)):
-                length = self._length(leaf)
-                if length is not None:
-                    yield Column(name, self._array(leaf, (self.count, length)), is_list=node.length is None)
-                    continue
-                total = int(self.lengths()["total"][:, leaf.buffer + 1].sum())
-                values, ends = self._array(leaf, (total,)), self._ends(leaf, leaf.buffer + 1)
-                yield Column(name, Ragged(name, values.data, item.dtype, ends.data, "<i8", self.count))
+            if leaf.inner:
+                continue
+            name, node, found = b".".join(leaf.path), leaf.node, self._content(leaf)
+            if isinstance(found, tuple):
+                values, ends = found
+                yield Column(name, Ragged(name, values.data, values.dtype, ends.data, "<i8", self.count))
+            else:
+                is_list = isinstance(node, Sequence) and (node.length is None or isinstance(found, Records))
+                yield Column(name, found, is_list)
 
 
 class _Rows(Records):
@@ -265,7 +257,7 @@ class _Values(Parted):
     def bounds(self) -> Any:
         if self._width:
             return Regular(self._decoding.rows_a_batch * self._width, self._size)
-        return [*accumulate(self._decoding.lengths()["size"][:, self._buffer].tolist(), initial=0)]
+        return [*accumulate(self._decoding.lengths["size"][:, self._buffer].tolist(), initial=0)]
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         self._decoding.read(number, self._buffer, buffer, offset)
@@ -279,13 +271,13 @@ class _Offsets(Parted):
 
     @property
     def bounds(self) -> Any:
-        return [0, *accumulate(self._decoding.lengths()["size"][:, self._buffer].tolist(), initial=8)]
+        return [0, *accumulate(self._decoding.lengths["size"][:, self._buffer].tolist(), initial=8)]
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         if not number:
             buffer[:] = bytes(len(buffer))
             return
-        before = self._decoding.lengths()["total"][: number - 1, self._buffer].sum()
+        before = self._decoding.lengths["total"][: number - 1, self._buffer].sum()
         ends = np.frombuffer(self._decoding.whole(number - 1, self._buffer), "<i8") + before
         buffer[:] = ends.tobytes()[offset : offset + len(buffer)]
 

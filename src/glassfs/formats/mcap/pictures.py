@@ -45,9 +45,9 @@ KINDS = {"U": "u", "S": "i", "F": "f"}
 _PIXELS = re.compile(r"(rgba?|bgra?|mono|bayer_[a-z]{4}|yuv422|uyvy|yuyv)(8|16|_yuy2)?|(8|16|32|64)([USF])C([1-4])")
 PACKETS = ("h264", "h265", "vp9", "av1")
 """Formats of videos, each of whose packets is a file."""
-POINT_TYPES = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")
-"""Types of fields of points from 1 on: those of ROS, and those of Foxglove, whose signed ones come second."""
-FOXGLOVE_TYPES = ("u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8")
+POINT_TYPES = dict(enumerate(("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8"), 1))
+"""Types of fields of points: those of ROS, and those of Foxglove, whose signed ones come second."""
+FOXGLOVE_TYPES = dict(enumerate(("u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"), 1))
 
 
 class Pictures:
@@ -159,11 +159,11 @@ def _points(key: bytes, data: Data, fields: Mapping[str, Any]) -> Content:
         names, formats, offsets = [], [], []
         for name, offset, kind, *count in fields["fields"]:
             names.append(name)
-            formats.append((order + types[kind - 1], count[0]) if count and count[0] > 1 else order + types[kind - 1])
+            formats.append((order + types[kind], count[0]) if count and count[0] > 1 else order + types[kind])
             offsets.append(offset)
         stored = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": stride})
         packed = np.dtype([(name, stored[name].newbyteorder("<")) for name in names])
-    except (ValueError, TypeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise Damaged("has fields of points that contradict one another") from error
     rows, width = (fields["height"], fields["width"]) if is_ros else (1, data.size // max(1, stride))
     step = fields["row_step"] if is_ros and rows > 1 else width * stride

@@ -25,14 +25,15 @@ from glassfs.lazy import np
 
 TIMES = ("google.protobuf.Timestamp", "google.protobuf.Duration")
 BYTES = PRIMITIVES["uint8"]
-KINDS: dict[str, Number | Time | Text] = {
-    "DOUBLE": PRIMITIVES["float64"], "FLOAT": PRIMITIVES["float32"], "BOOL": PRIMITIVES["bool"], "STRING": Text(),
-    **dict.fromkeys(("INT64", "SINT64", "SFIXED64"), PRIMITIVES["int64"]),
-    **dict.fromkeys(("UINT64", "FIXED64"), PRIMITIVES["uint64"]),
-    **dict.fromkeys(("INT32", "SINT32", "SFIXED32", "ENUM"), PRIMITIVES["int32"]),
-    **dict.fromkeys(("UINT32", "FIXED32"), PRIMITIVES["uint32"]),
+FLOAT, BYTES_FIELD, ENUM = 2, 12, 14
+KINDS: dict[int, Number | Time | Text] = {
+    number: PRIMITIVES[name] for number, name in (
+        (1, "float64"), (FLOAT, "float32"), (3, "int64"), (4, "uint64"), (5, "int32"), (6, "uint64"), (7, "uint32"),
+        (8, "bool"), (9, "string"), (13, "uint32"), (ENUM, "int32"), (15, "int32"), (16, "int64"), (17, "int32"),
+        (18, "int64"),
+    )
 }
-"""The types of fields, by their names without TYPE_, that are no messages or bytes."""
+"""Types of fields by their numbers (``FieldDescriptorProto.Type``), except for messages, groups and bytes."""
 
 
 class Protobuf:
@@ -86,21 +87,12 @@ class Protobuf:
             raise Damaged("is no message of its type") from error
 
 
-def _kind(field: Any) -> str:
-    """Return the name of a field's type in KINDS, MESSAGE, GROUP or BYTES."""
-    names = (
-        "DOUBLE FLOAT INT64 UINT64 INT32 FIXED64 FIXED32 BOOL STRING GROUP MESSAGE BYTES UINT32 ENUM SFIXED32 SFIXED64 "
-        "SINT32 SINT64"
-    )
-    return str(names.split()[field.type - 1])
-
-
 def _plan(described: Any, around: Sequence_[str], left: Any) -> Struct:
     """Return the plan of a type. Raises Damaged for too many fields."""
     fields = list[tuple[str, Node]]()
     around = (*around, described.full_name)
     for field in described.fields:
-        kind, inner = _kind(field), field.message_type
+        inner = field.message_type
         node: Node | None = None
         if next(left, None) is None:
             raise Damaged(f"the type {described.full_name} has too many fields")
@@ -109,10 +101,10 @@ def _plan(described: Any, around: Sequence_[str], left: Any) -> Struct:
         elif inner is not None:
             if not inner.GetOptions().map_entry and inner.full_name not in around and len(around) < DEEPEST:
                 node = _plan(inner, around, left)
-        elif kind == "BYTES":
+        elif field.type == BYTES_FIELD:
             node = Sequence(BYTES) if field.name == "data" and len(around) == 1 else None
         else:
-            node = KINDS[kind]
+            node = KINDS[field.type]
         if node is not None:
             fields.append((field.name, Sequence(node) if field.is_repeated else node))  # type: ignore[arg-type]
     return Struct(tuple(fields))
@@ -149,13 +141,12 @@ def _shown(message: Any) -> Any:
         return {"seconds": message.seconds, "nanos": message.nanos}
     found = {}
     for field in message.DESCRIPTOR.fields:
-        value, kind = getattr(message, field.name), _kind(field)
+        value, item = getattr(message, field.name), KINDS.get(field.type)
         if field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
             inner = field.message_type.fields_by_name["value"]
             value = {str(key): _value(inner, value[key]) for key in sorted(value)}
-        elif field.is_repeated and isinstance(KINDS.get(kind), Number) and kind != "ENUM":
-            item = KINDS[kind]
-            value = numbers_shown(np.array(value, item.dtype), item)  # type: ignore[union-attr, arg-type]
+        elif field.is_repeated and isinstance(item, Number) and field.type != ENUM:
+            value = numbers_shown(np.array(value, item.dtype), item)
         elif field.is_repeated:
             value = [_value(field, one) for one in value]
         else:
@@ -173,4 +164,4 @@ def _value(field: Any, value: Any) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return known.name if known is not None else value
-    return float32(value) if _kind(field) == "FLOAT" else value
+    return float32(value) if field.type == FLOAT else value

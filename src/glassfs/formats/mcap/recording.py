@@ -66,8 +66,8 @@ class Recording:
     """The recording in a file.
 
     ``attachments`` and ``metadata`` are records: where they begin, and their sizes. ``is_complete`` says that the file
-    ends as it should, ``data_end`` where the data section does, 0 if that is unknown, and ``reason`` why the summary is
-    not used. Raises Damaged.
+    ends as it should, ``data_end`` where the data section does, 0 if that is unknown, ``reason`` why the summary is
+    not used, and ``faults`` why there may be messages of which nothing is known. Raises Damaged.
     """
 
     def __init__(self, opening: Opening) -> None:
@@ -77,21 +77,25 @@ class Recording:
         self.chunks: list[Chunk] = []
         self.attachments: list[tuple[int, int]] = []
         self.metadata: list[tuple[int, int]] = []
+        self.faults: list[Damaged] = []
         self.is_complete, self.data_end = True, 0
         header = self.record(len(MAGIC), Op.HEADER)
         fields = Fields(header)
         self.profile, self.library = fields.text(), fields.text()
         self._begin = len(MAGIC) + RECORD.size + len(header)
-        self._totals: dict[int, int] = {}
-        """Messages by channel as the statistics have them."""
         reason = self._why_not_summarized()
         self.reason = "" if reason in (_NO_SUMMARY, _NOT_ALL) else reason
         if reason:
             for found in (self.schemas, self.channels, self.chunks, self.attachments, self.metadata):
                 found.clear()
+            is_cut = not self.is_complete
             self._scan()
+            if reason == _NOT_ALL and not any(chunk.is_loose for chunk in self.chunks):
+                self.reason = "its statistics have more messages than its indexes"
             if self.reason:
                 opening.warn(f"{self.reason}: its records were scanned instead")
+            for chunk in self.chunks if self.reason and not is_cut else ():  # indexes may be wrong as well
+                chunk.is_counted = chunk.is_loose
         self._find_definitions()
 
     def chunk_data(self, chunk: Chunk) -> Data:
@@ -171,11 +175,7 @@ class Recording:
                 self._take(1)
                 (self.attachments if op == Op.ATTACHMENT_INDEX else self.metadata).append(fields.numbers("QQ"))
             elif op == Op.STATISTICS:
-                total = fields.numbers("QHIIIIQQ")
-                inner = Fields(fields.raw())
-                while inner.is_left:
-                    channel, count = inner.numbers("HQ")
-                    self._totals[channel] = count
+                total = fields.numbers("QHIIII")
             elif op < Op.CHUNK_INDEX or op in (Op.ATTACHMENT, Op.METADATA, Op.DATA_END):
                 raise Damaged("it has records of the data section")
         self.chunks.sort(key=lambda chunk: chunk.start)
@@ -192,6 +192,8 @@ class Recording:
             raise Damaged("its statistics differ from its indexes")
         if {number for chunk in self.chunks for number in chunk.counts} - self.channels.keys():
             raise Damaged("it lacks channels")
+        if {channel.schema for channel in self.channels.values()} - self.schemas.keys() - {0}:
+            raise Damaged("it lacks schemas")
         return _NOT_ALL if total and is_counted and known < total[0] else ""
 
     def _add_chunk(self, fields: Fields) -> None:
@@ -213,7 +215,9 @@ class Recording:
             if offset != reached or rest or count < 0 or channel in chunk.counts:
                 break
             chunk.counts[channel], reached = count, end
-        chunk.is_counted = bool(offsets) and reached == ends[-1]
+        chunk.is_counted = bool(offsets)
+        if offsets and reached != ends[-1]:
+            raise Damaged("it has indexes of a chunk that are not behind it")
         self.chunks.append(chunk)
 
     def _scan(self) -> None:
@@ -248,12 +252,6 @@ class Recording:
                     self._take(1)
                     (self.attachments if op == Op.ATTACHMENT else self.metadata).append((position, end - position))
                 position = end
-        found = Counter[int]()
-        for chunk in self.chunks:
-            found.update(chunk.counts)
-        if self._totals and +found != +Counter(self._totals):  # one of them lies: the messages themselves are counted
-            for chunk in self.chunks:
-                chunk.is_counted = chunk.is_loose
 
     def _add_scanned(self, start: int, end: int, channel: int | None) -> None:
         """Add a chunk; or a message on a channel that is in none, to a chunk of about PIECE bytes with others."""
@@ -282,7 +280,7 @@ class Recording:
                 if not chunk.is_counted:
                     chunk.counts = dict(Counter(messages_in(data)["channel"].tolist()))
             except Damaged as damage:
-                self._opening.warn(damage.reason, damage.part)
+                self.faults.append(damage)
             lacking = chunk.counts.keys() - self.channels.keys()
             if lacking:
                 self._opening.warn(f"has messages on channels that are not defined: {sorted(lacking)}")
@@ -290,7 +288,7 @@ class Recording:
     def _define(self, op: int, content: memoryview) -> None:
         """Keep a schema or channel; the first of each number counts."""
         kept: dict[int, Schema] | dict[int, Channel] = self.schemas if op == Op.SCHEMA else self.channels
-        with suppress(Damaged):
+        with suppress(Damaged, TooLarge if op == Op.SCHEMA else Damaged):  # messages are shown without their schema
             number, found = schema_of(content) if op == Op.SCHEMA else channel_of(content)
             if number not in kept and (number or op == Op.CHANNEL):  # no schema has number 0
                 self._opening.allowance.take(OBJECT + 2 * len(content), "definitions")
