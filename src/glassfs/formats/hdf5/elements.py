@@ -29,7 +29,7 @@ from glassfs.formats.registry import Opening
 from glassfs.lazy import np
 from glassfs.sandbox.client import Sandbox
 from glassfs.sizes import PIECE
-from glassfs.source import Version
+from glassfs.source import Source
 
 LARGEST_KEPT = 2 * PIECE
 """Bytes of an answer that is kept, compressed: those of one container share a few MiB of the catalogue."""
@@ -109,7 +109,7 @@ class DatasetRequests(NamedTuple):
     answers: WorkerAnswers
     cache: BlockCache
     allowance: Allowance
-    version: Version
+    source: Source
     path: Path
     virtual: Data | None = None
     """Its elements as they are shown, if they are in other datasets."""
@@ -119,7 +119,7 @@ class DatasetRequests(NamedTuple):
         return self.answers.ask({"do": do, "path": as_text(self.path), **arguments}, most)
 
     def key(self, what: str, *more: object) -> tuple[object, ...]:
-        return (self.version, what, *self.path, *more)
+        return (self.source.version, what, *self.path, *more)
 
 
 class LibraryGrid(Grid):
