@@ -27,7 +27,6 @@ from glassfs.formats.hdf5.chunks import RECORD, Grid, Shape, place_of
 from glassfs.formats.hdf5.description import ValueType
 from glassfs.formats.registry import Opening
 from glassfs.lazy import np
-from glassfs.sandbox.client import Sandbox
 from glassfs.sizes import PIECE
 from glassfs.source import Source
 
@@ -48,8 +47,8 @@ ASKED_COST = 3
 class WorkerAnswers:
     """Requests on one container: to the catalogue if it may know the answer, else to the worker."""
 
-    def __init__(self, opening: Opening, sandbox: Sandbox) -> None:
-        self._opening, self.ask = opening, sandbox.ask
+    def __init__(self, opening: Opening) -> None:
+        self._opening, self.ask = opening, opening.sandbox().ask
 
     def described(self, request: dict[str, Any]) -> Any:
         """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well."""

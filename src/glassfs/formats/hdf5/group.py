@@ -111,7 +111,7 @@ class GroupListing:
         opening = self._others.opening(file)
         answers = self._other_answers.get(file)
         if answers is None:
-            answers = self._other_answers[file] = WorkerAnswers(opening, opening.sandbox())
+            answers = self._other_answers[file] = WorkerAnswers(opening)
         # What these files name in turn is not followed, so that there is an end.
         return GroupListing(opening, answers, OtherFiles(opening), top, PIECE // 64)
 
