@@ -250,6 +250,8 @@ class Chunked(Grid):
         if count > MOST_COMPARED:
             return None
         stored = self.find(number * count, count)
+        if any(one is not None and not one.size for one in stored):  # a chunk that is not found by its key
+            return None
         how = (self.shape[1:], self.steps, self.filters, self._fill, *(
             None if one is None else (one.size, one.mask) for one in stored
         ))
