@@ -53,7 +53,7 @@ class ChunkIndex:
     def __init__(self, data: Rendered) -> None:
         self._data = data
 
-    def find(self, first: int, count: int = 1) -> list[StoredChunk | None]:
+    def find(self, first: int, count: int) -> list[StoredChunk | None]:
         """Return ``count`` chunks from number ``first`` on, None for those that are not stored. Raises Damaged."""
         size, end = RECORD.size, len(self)
         # In most datasets all chunks are stored, and each record is at the place of its number.

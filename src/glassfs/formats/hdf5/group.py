@@ -173,9 +173,9 @@ class GroupListing:
         self._remember([*inner, (path, objects)] if len(objects) == count else inner)
         return count, objects
 
-    def attributes(self, path: Path, names: list[str] | None = None) -> Any:
-        """Return the attributes of an object, or those that have these names, untrusted JSON. Raises Damaged."""
-        request = {"do": "attributes", "path": as_text(path), "names": names}
+    def attributes(self, path: Path) -> Any:
+        """Return the attributes of an object, untrusted JSON. Raises Damaged."""
+        request = {"do": "attributes", "path": as_text(path)}
         # Those of episodes are rows of tables, which are kept.
         return self._answers.ask(request)[0] if len(path) > 1 else self._answers.described(request)
 
