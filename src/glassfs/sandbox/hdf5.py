@@ -61,9 +61,7 @@ def open_container(file: RemoteFile) -> Handler:
     except OSError as error:
         if error.errno is not None:
             raise
-        # "Unable to synchronously open file (truncated file: …)": what is in parentheses says what is wrong.
-        reason = _reason(error).partition(" (")[2].removesuffix(")") or _reason(error)
-        raise OSError(f"cannot be opened by libhdf5: {reason}") from error
+        raise OSError(f"cannot be opened by libhdf5: {_reason(error)}") from error
 
 
 class _Page:

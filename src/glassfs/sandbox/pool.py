@@ -237,13 +237,11 @@ class Pool:
     def close(self) -> None:
         """End all workers. The pool can still be used."""
         with self._changed:
-            for worker in self._workers:
-                worker.cut()
-            self._workers.clear()
+            for worker in list(self._workers):
+                self._remove(worker)
             if self._server is not None:
                 self._server.close()
                 self._server = None
-            self._changed.notify_all()
 
     def _has_place(self, owner: int, seconds: float) -> bool:
         """Return whether the owner may have one more worker, after waiting up to ``seconds`` for it if necessary."""

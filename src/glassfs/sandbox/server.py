@@ -85,19 +85,11 @@ def send(connection: socket.socket, kind: bytes, payload: bytes | bytearray | me
 
 def receive(connection: socket.socket) -> tuple[bytes, bytes]:
     """Return kind and payload of the next message. Raises EOFError if the other side has closed the socket."""
-    kind, size = wire.HEADER.unpack(_exactly(connection, wire.HEADER.size))
-    return kind, _exactly(connection, size)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    buffer = bytearray(size)
-    view = memoryview(buffer)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            raise EOFError
-        view = view[count:]
-    return bytes(buffer)
+    header = connection.recv(wire.HEADER.size, socket.MSG_WAITALL)
+    if len(header) < wire.HEADER.size:
+        raise EOFError
+    kind, size = wire.HEADER.unpack(header)
+    return kind, connection.recv(size, socket.MSG_WAITALL)  # short at the end: the next call raises EOFError
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ Facts: docs/formats/hdf5.md; § in this package cites its sections.
 
 from __future__ import annotations
 
-from enum import IntFlag
 from functools import lru_cache
 from importlib.util import find_spec
 
@@ -28,13 +27,6 @@ NEAR, FAR = (0, 512, 1024, 2048), tuple(1 << bits for bits in range(12, 21))
 """Where the superblock may begin, behind a user block; in FAR only that of a file whose name says that it is HDF5."""
 
 
-class WriterFlag(IntFlag):
-    """Flags of the writer in a superblock of version 3 (§1)."""
-
-    IS_WRITTEN = 1
-    IS_SWMR = 4
-
-
 def recognises(head: Head) -> bool:
     return _start(head) is not None
 
@@ -49,12 +41,10 @@ def open_hdf5(opening: Opening) -> Container:
     version = head.part(start + len(MAGIC), 1)
     if not version:
         raise Damaged("is cut short", source.name)
-    flags = _flags(head, start)
-    if flags:
-        what = "SWMR writing" if flags & WriterFlag.IS_SWMR else "writing"
-        reason = f"is open for {what}, or its writer was killed: close it there, or repair it with h5clear"
+    if _is_written(head, start):
+        reason = "is open for writing, or its writer was killed: close it there, or repair it with h5clear"
         raise Refused(reason, source.name)
-    answers = WorkerAnswers(opening, opening.sandbox())
+    answers = WorkerAnswers(opening)
     answer = answers.described({"do": "open"})
     root = description.described(answer)
     others = OtherFiles(opening, description.files(answer))
@@ -70,13 +60,13 @@ def open_hdf5(opening: Opening) -> Container:
 def is_slow(head: Head) -> bool:
     """Return whether opening a file takes a worker: others are refused at once, and never listed as directories."""
     start = _start(head)
-    return is_installed() and start is not None and not _flags(head, start)
+    return is_installed() and start is not None and not _is_written(head, start)
 
 
-def _flags(head: Head, start: int) -> int:
-    """Return the flags of a writer that has the file open, or had when it was killed."""
+def _is_written(head: Head, start: int) -> bool:
+    """Return whether a writer has the file open, or had when it was killed: flags 1 and 4 of a superblock (§1)."""
     version, flags = head.part(start + len(MAGIC), 1), head.part(start + 11, 1)
-    return flags[0] & (WriterFlag.IS_WRITTEN | WriterFlag.IS_SWMR) if flags and version[0] == 3 else 0
+    return bool(flags) and version[0] == 3 and bool(flags[0] & 5)
 
 
 def _start(head: Head) -> int | None:

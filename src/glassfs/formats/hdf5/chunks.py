@@ -23,7 +23,7 @@ from glassfs.content import Converted, Data, Extent, Rendered, Zeros
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
-from glassfs.formats.hdf5.description import Filter
+from glassfs.formats.hdf5.description import Dataset, Filter
 from glassfs.lazy import np
 from glassfs.sizes import PIECE
 from glassfs.source import Source
@@ -50,7 +50,7 @@ class ChunkIndex:
     def __init__(self, data: Rendered) -> None:
         self._data = data
 
-    def find(self, first: int, count: int = 1) -> list[StoredChunk | None]:
+    def find(self, first: int, count: int) -> list[StoredChunk | None]:
         """Return ``count`` chunks from number ``first`` on, None for those that are not stored. Raises Damaged."""
         size, end = RECORD.size, len(self)
         # In most datasets all chunks are stored, and each record is at the place of its number.
@@ -177,13 +177,10 @@ class Grid(SizedData):
 class Chunked(Grid):
     """The stored elements of a chunked dataset in C order. Those of chunks that are not stored are ``fill``."""
 
-    def __init__(
-        self, source: Source, cache: BlockCache, index: ChunkIndex, shape: Shape, chunks: Shape, item: int,
-        used: Sequence[Filter], fill: bytes,
-    ) -> None:
-        super().__init__(cache, (*shape, item), (*chunks, item))
-        self._source, self._index, self.find, self.filters = source, index, index.find, tuple(used)
-        self._fill = fill or bytes(item)
+    def __init__(self, source: Source, cache: BlockCache, index: ChunkIndex, dataset: Dataset) -> None:
+        super().__init__(cache, (*dataset.shape, dataset.size), (*dataset.chunks, dataset.size))
+        self._source, self._index, self.find, self.filters = source, index, index.find, dataset.filters
+        self._fill = dataset.fill or bytes(dataset.size)
 
     def _block(self, number: int) -> Data:
         (stored,) = self.find(number, 1)

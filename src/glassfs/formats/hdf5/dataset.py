@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -32,7 +32,6 @@ from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
 from glassfs.lazy import np
 from glassfs.sizes import PIECE
-from glassfs.source import Source
 
 LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
@@ -60,18 +59,18 @@ def why_hidden(dataset: Dataset) -> str | None:
     return None
 
 
-def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterator[Member]:
+def members(asked: DatasetRequests, dataset: Dataset) -> Iterator[Member]:
     """Yield the contents of a dataset that is not hidden, under its name."""
     name = asked.path[-1]
     kind = dataset.kind
-    found = _of_matlab(asked, dataset, lambda: array_data(source, asked, dataset))
-    frames = [Member((name,), found)] if found is not None else _frames(source, asked, dataset)
+    found = _of_matlab(asked, dataset)
+    frames = [Member((name,), found)] if found is not None else _frames(asked, dataset)
     if dataset.is_null:
         yield Member((name,), Null(name))
     elif frames:
         yield from frames
     elif kind.name == "compound":
-        yield Member((name,), _structures(source, asked, dataset))
+        yield Member((name,), _structures(asked, dataset))
     elif kind.name in ("text", "json"):
         yield Member((name,), _text(asked, dataset))
     elif kind.name == "bytes":
@@ -80,7 +79,7 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
         if kind.text not in ("opaque", "reference"):
             facts["reason"] = "NumPy has no type that holds these values exactly on every machine"
-        yield Member((name,), Blob(name, _stored_data(source, asked, dataset, None, dataset.item), facts=facts))
+        yield Member((name,), Blob(name, _stored_data(asked, dataset, None, dataset.item), facts=facts))
     elif kind.base is not None:
         runs = _runs(asked, dataset)
         dtype, dims = kind.base.shown, kind.base.dims
@@ -88,71 +87,71 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
     if kind.fields and len(dataset.shape) == 1 and not kind.dims:
         def columns() -> list[Column]:
-            return list(structures(source, asked, dataset).columns(asked, dataset.elements, kind))
+            return list(structures(asked, dataset).columns(asked, dataset.elements, kind))
 
         yield Member((name,), Table(name, dataset.elements, columns, width=compounds.width(kind)))
 
 
-def plain(source: Source, asked: DatasetRequests, dataset: Dataset) -> Content:
+def plain(asked: DatasetRequests, dataset: Dataset) -> Content:
     """Return a dataset that is not hidden as an array, or as bytes of a type; whether it has images is not examined.
 
     Its stored size must be known. Bytes that are in other files or datasets, or of variable length, raise LeftOut.
     """
     kind, is_virtual, stored = dataset.kind, dataset.layout == "virtual", {"stored_bytes": str(dataset.stored)}
     if kind.name == "number" and not is_virtual:
-        array = _array(source, asked, dataset)
+        array = _array(asked, dataset)
         array.type_name = kind.stored if kind.stored and ">" in kind.stored else kind.text
         array.facts = {**(array.facts or {}), **stored}
         return array
     if not is_virtual and (kind.name == "bytes" or (kind.name in ("text", "compound") and kind.item)):
-        data = _stored_data(source, asked, dataset, None, dataset.size)
+        data = _stored_data(asked, dataset, None, dataset.size)
     else:
         reason = "omitted: its values are of variable length or in other datasets"
-        data = Unreadable(max(1, dataset.stored), LeftOut(reason, source.name))
+        data = Unreadable(max(1, dataset.stored), LeftOut(reason, asked.source.name))
     facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
     return Blob(asked.path[-1], data, facts=facts | stored)
 
 
-def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
+def _structures(asked: DatasetRequests, dataset: Dataset) -> Array:
     """Return a dataset of compounds all of whose fields a structure can have. Raises Damaged."""
     kind = dataset.kind
     dtype = compounds.structure_dtype(kind)
     if compounds.is_by_library(kind):
-        data = _decoded_by_library(source, asked, dataset, dataset.elements * dataset.item)
+        data = _decoded_by_library(asked, dataset, dataset.elements * dataset.item)
     else:
-        data = _stored_data(source, asked, dataset, compounds.conversion(kind), dataset.item)
+        data = _stored_data(asked, dataset, compounds.conversion(kind), dataset.item)
     return Array(asked.path[-1], data, dtype, dataset.shape + kind.dims, "compound")
 
 
-def structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Structures:
+def structures(asked: DatasetRequests, dataset: Dataset) -> Structures:
     """Return the elements of a dataset of compounds, with those fields that a structure can have."""
     kind = compounds.fixed(dataset.kind)
     data: Data = Zeros(0)
     if kind == dataset.kind:
-        data = _structures(source, asked, dataset).data
+        data = _structures(asked, dataset).data
     elif kind.fields:  # the library finds some of the fields by their names
         compounds.structure_dtype(kind)
-        data = _decoded_by_library(source, asked, dataset._replace(kind=kind), dataset.elements * kind.item)
+        data = _decoded_by_library(asked, dataset._replace(kind=kind), dataset.elements * kind.item)
     return Structures(kind, data, dataset.elements, asked)
 
 
 def column(
-    source: Source, asked: DatasetRequests, dataset: Dataset, key: bytes, missing: bytes = b"",
+    asked: DatasetRequests, dataset: Dataset, key: bytes, missing: bytes = b"",
 ) -> Column | None:
     """Return a dataset as a column of a table; None if it is no numbers and no text, or has no rows."""
     kind, shape = dataset.kind, dataset.shape + dataset.kind.dims
     if why_hidden(dataset) or dataset.is_null or not shape:
         return None
     if kind.name == "number":
-        return compounds.column(key, kind, array_data(source, asked, dataset), shape)
+        return compounds.column(key, kind, array_data(asked, dataset), shape)
     if kind.name != "text":
         return None
     if kind.shown and not _missing_filter(asked, dataset):
-        return compounds.column(key, kind, _stored_data(source, asked, dataset, None, dataset.item), shape, missing)
+        return compounds.column(key, kind, _stored_data(asked, dataset, None, dataset.item), shape, missing)
     return Column(key, elements.lines(key, asked, prod(shape), kind)) if len(shape) == 1 else None
 
 
-def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
+def _array(asked: DatasetRequests, dataset: Dataset) -> Array:
     kind = dataset.kind
     shape = dataset.shape + kind.dims
     facts = {"layout": dataset.layout}
@@ -163,41 +162,41 @@ def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
     if _missing_filter(asked, dataset):
         facts["readable"] = "false"
     modality = "rgb" if dataset.is_image else None
-    data = array_data(source, asked, dataset)
+    data = array_data(asked, dataset)
     return Array(asked.path[-1], data, kind.shown, shape, kind.text, modality, facts=facts)
 
 
-def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
+def array_data(asked: DatasetRequests, dataset: Dataset) -> Data:
     """Return the elements of a dataset of numbers as they are shown."""
     kind = dataset.kind
     if asked.virtual is not None:
         return asked.virtual
     size = dataset.elements * dataset.item
     if kind.shown == "|b1" and kind.stored == "|u1":  # which the library would not read as booleans
-        return booleans(array_data(source, asked, dataset._replace(kind=kind._replace(shown="|u1"))), size)
+        return booleans(array_data(asked, dataset._replace(kind=kind._replace(shown="|u1"))), size)
     missing = _missing_filter(asked, dataset)
     if missing:
-        return Unreadable(size, NotInstalled(missing, source.name))
+        return Unreadable(size, NotInstalled(missing, asked.source.name))
     # Only the library converts unusual numbers, and elements that have more bytes than their values.
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
-        return _decoded_by_library(source, asked, dataset, size)
-    return _stored_data(source, asked, dataset, compounds.conversion(kind), dataset.item)
+        return _decoded_by_library(asked, dataset, size)
+    return _stored_data(asked, dataset, compounds.conversion(kind), dataset.item)
 
 
-def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, convert: Convert | None, item: int) -> Data:
+def _stored_data(asked: DatasetRequests, dataset: Dataset, convert: Convert | None, item: int) -> Data:
     """Return elements of ``item`` bytes of which the file has the bytes, or ``convert`` makes them of these."""
     size = dataset.elements * item
     if not size:
         return Zeros(0)
     if dataset.layout in ("virtual", "external"):
-        return Unreadable(size, source.damage("has its values in other datasets or files"))
+        return Unreadable(size, asked.source.damage("has its values in other datasets or files"))
     if not _is_decoded_here(asked, dataset):
-        return _decoded_by_library(source, asked, dataset, size)
-    stored = _raw_data(source, asked, dataset)
+        return _decoded_by_library(asked, dataset, size)
+    stored = _raw_data(asked, dataset)
     return stored if convert is None else Converted(stored, dataset.size, item, size, convert)
 
 
-def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
+def _raw_data(asked: DatasetRequests, dataset: Dataset) -> Data:
     """Return the elements as they are in the file, in C order."""
     size = dataset.elements * dataset.size
     if dataset.layout == "contiguous":
@@ -206,21 +205,18 @@ def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
         # The library does not compare these and would read what lies behind the values.
         if dataset.stored != size:
             reason = f"has {dataset.stored} stored bytes, but its shape needs {size}"
-            return Unreadable(size, source.damage(reason))
-        return Extent(source, dataset.offset, dataset.stored)
+            return Unreadable(size, asked.source.damage(reason))
+        return Extent(asked.source, dataset.offset, dataset.stored)
     # A stored chunk takes eight bytes or more in the index of the file.
-    most = min(dataset.most_chunks, source.size // 8) * RECORD.size
+    most = min(dataset.most_chunks, asked.source.size // 8) * RECORD.size
     index = ChunkIndex(Rendered(
         asked.cache, asked.key("chunks"), lambda: checked_index(asked.answers.chunks(asked.path)),
         cost=2 * min(most, asked.allowance.size),
     ))
-    chunked = Chunked(
-        source, asked.cache, index, dataset.shape, dataset.chunks, dataset.size, dataset.filters, dataset.fill,
-    )
-    return in_slabs(asked.cache, chunked, asked.key("slab"))
+    return in_slabs(asked.cache, Chunked(asked.source, asked.cache, index, dataset), asked.key("slab"))
 
 
-def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset, size: int) -> Data:
+def _decoded_by_library(asked: DatasetRequests, dataset: Dataset, size: int) -> Data:
     if not size:
         return Zeros(0)
     dtype = compounds.shown_dtype(dataset.kind) or None
@@ -231,7 +227,7 @@ def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset
     if prod(chunks) * max(dataset.size, dataset.item) > largest:
         why = ": a larger cache_size allows more" if is_known else " that only the library decodes"
         reason = f"has chunks of more than {largest >> 20} MiB{why}"
-        return Unreadable(size, TooLarge(reason, source.name))
+        return Unreadable(size, TooLarge(reason, asked.source.name))
     return LibraryGrid(asked, dataset.shape, chunks, dataset.item, dtype)
 
 
@@ -254,14 +250,14 @@ def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
     return ""
 
 
-def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Member]:
+def _frames(asked: DatasetRequests, dataset: Dataset) -> list[Member]:
     """Return the image, or frames and video, if a dataset of bytes in any form has images; the array of other numbers.
     """
     kind, shape = dataset.kind, dataset.shape
     if dataset.is_null:
         return []
     if kind.name == "number":
-        array = _array(source, asked, dataset)
+        array = _array(asked, dataset)
         return list(images.of_array(array)) or [Member((array.key,), array)]
     if not dataset.elements or len(shape) > 1:
         return []
@@ -272,7 +268,7 @@ def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Me
     is_fixed = kind.name in ("text", "bytes") and dataset.size >= images.SHORTEST
     if not is_fixed or not filters.are_known(dataset.filters):
         return []
-    data = _stored_data(source, asked, dataset, None, dataset.size)
+    data = _stored_data(asked, dataset, None, dataset.size)
     return list(images.of_array(Array(asked.path[-1], data, "|u1", (*shape, dataset.size))))
 
 
@@ -322,14 +318,14 @@ def cell_name(number: int, shape: tuple[int, ...]) -> bytes:
     return b"_".join(b"%d" % index for index in (place if len(longer) > 1 else longer or place[:1])) or b"0"
 
 
-def _of_matlab(asked: DatasetRequests, dataset: Dataset, data: Callable[[], Data]) -> Content | None:
-    """Return a text, or the empty value for which a dataset stands; None for others. ``data`` returns its elements."""
+def _of_matlab(asked: DatasetRequests, dataset: Dataset) -> Content | None:
+    """Return a text, or the empty value for which a dataset stands; None for others."""
     name = asked.path[-1]
     if not dataset.empty:
         if not _is_characters(dataset):
             return None
         cost = 8 * dataset.elements * dataset.item
-        return Text(name, Rendered(asked.cache, asked.key("text"), lambda: _lines(dataset, data()), cost=cost))
+        return Text(name, Rendered(asked.cache, asked.key("text"), lambda: _lines(asked, dataset), cost=cost))
     if dataset.matlab == "char":
         return Text(name, Zeros(0))
     dtype = _TYPES.get(dataset.matlab)
@@ -342,9 +338,9 @@ def _is_characters(dataset: Dataset) -> bool:
     return is_text and dataset.elements * dataset.item <= 8 * PIECE
 
 
-def _lines(dataset: Dataset, data: Data) -> bytes:
+def _lines(asked: DatasetRequests, dataset: Dataset) -> bytes:
     """Return the text of an array of characters: its rows, which are the columns of the array as it is stored."""
-    characters = np.frombuffer(data.whole(), dataset.kind.shown).reshape(dataset.shape)
+    characters = np.frombuffer(array_data(asked, dataset).whole(), dataset.kind.shown).reshape(dataset.shape)
     code = _CHARACTERS[dataset.kind.shown]
     lines = [row.tobytes().decode(code, "backslashreplace") for row in characters.T]
     return (lines[0] if len(lines) == 1 else "".join(f"{line}\n" for line in lines)).encode()

@@ -27,9 +27,8 @@ from glassfs.formats.hdf5.chunks import RECORD, Grid, Shape, place_of
 from glassfs.formats.hdf5.description import ValueType
 from glassfs.formats.registry import Opening
 from glassfs.lazy import np
-from glassfs.sandbox.client import Sandbox
 from glassfs.sizes import PIECE
-from glassfs.source import Version
+from glassfs.source import Source
 
 LARGEST_KEPT = 2 * PIECE
 """Bytes of an answer that is kept, compressed: those of one container share a few MiB of the catalogue."""
@@ -48,8 +47,8 @@ ASKED_COST = 3
 class WorkerAnswers:
     """Requests on one container: to the catalogue if it may know the answer, else to the worker."""
 
-    def __init__(self, opening: Opening, sandbox: Sandbox) -> None:
-        self._opening, self.ask = opening, sandbox.ask
+    def __init__(self, opening: Opening) -> None:
+        self._opening, self.ask = opening, opening.sandbox().ask
 
     def described(self, request: dict[str, Any]) -> Any:
         """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well."""
@@ -109,7 +108,7 @@ class DatasetRequests(NamedTuple):
     answers: WorkerAnswers
     cache: BlockCache
     allowance: Allowance
-    version: Version
+    source: Source
     path: Path
     virtual: Data | None = None
     """Its elements as they are shown, if they are in other datasets."""
@@ -119,7 +118,7 @@ class DatasetRequests(NamedTuple):
         return self.answers.ask({"do": do, "path": as_text(self.path), **arguments}, most)
 
     def key(self, what: str, *more: object) -> tuple[object, ...]:
-        return (self.version, what, *self.path, *more)
+        return (self.source.version, what, *self.path, *more)
 
 
 class LibraryGrid(Grid):

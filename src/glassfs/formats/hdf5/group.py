@@ -92,7 +92,7 @@ class GroupListing:
 
     def asked(self, path: Path) -> DatasetRequests:
         opening = self._opening
-        return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source.version, path)
+        return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source, path)
 
     def _virtual(self, path: Path, described: Dataset) -> Data:
         """Return the elements of a virtual dataset. Raises Refused, and what prevents reading a source."""
@@ -116,7 +116,7 @@ class GroupListing:
         opening = self._others.opening(file)
         answers = self._other_answers.get(file)
         if answers is None:
-            answers = self._other_answers[file] = WorkerAnswers(opening, opening.sandbox())
+            answers = self._other_answers[file] = WorkerAnswers(opening)
         # What these files name in turn is not followed, so that there is an end.
         return GroupListing(opening, answers, OtherFiles(opening), top, PIECE // 64)
 
@@ -127,7 +127,7 @@ class GroupListing:
             raise Refused(f"{escape(target)} is no dataset that can be read, or a virtual one as well")
         if (found.kind.shown, found.kind.dims) != (kind.shown, kind.dims):
             raise Refused(f"{escape(target)} has values of another type")
-        return found.shape, dataset.array_data(self._opening.source, self.asked(_parts(target)), found)
+        return found.shape, dataset.array_data(self.asked(_parts(target)), found)
 
     def find(self, target: bytes) -> Object:
         """Return the object at a path of hard links. Raises Damaged."""
@@ -178,9 +178,9 @@ class GroupListing:
         self._remember([*inner, (path, objects)] if len(objects) == count else inner)
         return count, objects
 
-    def attributes(self, path: Path, names: list[str] | None = None) -> Any:
-        """Return the attributes of an object, or those that have these names, untrusted JSON. Raises Damaged."""
-        request = {"do": "attributes", "path": as_text(path), "names": names}
+    def attributes(self, path: Path) -> Any:
+        """Return the attributes of an object, untrusted JSON. Raises Damaged."""
+        request = {"do": "attributes", "path": as_text(path)}
         # Those of episodes are rows of tables, which are kept.
         return self._answers.ask(request)[0] if len(path) > 1 else self._answers.described(request)
 
@@ -204,7 +204,7 @@ class GroupListing:
         for one in self.objects(path):
             if one.meaning:
                 place = (*path, one.name)
-                group = FrameGroup(self._opening.source, self.asked, self.objects, self.attributes, place)
+                group = FrameGroup(self.asked, self.objects, self.attributes, place)
                 yield from _shown(one.name, frames.members(group, one.meaning), "table: ")
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
@@ -248,7 +248,7 @@ class GroupListing:
         elif dataset.is_cells(described):
             yield Member((name,), Group(name, partial(self._cells, described, path)))
         else:
-            yield from dataset.members(self._opening.source, asked, described)
+            yield from dataset.members(asked, described)
 
     def _cells(self, described: Dataset, path: Path) -> Iterator[Member]:
         """Yield links to what is in the cells of MATLAB, under their places."""
@@ -359,7 +359,7 @@ class ArrayListing(GroupListing):
             yield Member((name,), self._subgroup(described, path, above))
         elif found is not None and not found.is_null:
             hidden = dataset.why_hidden(found)
-            made = dataset.plain(self._opening.source, self.asked(path), found) if not hidden else Omitted(name, hidden)
+            made = dataset.plain(self.asked(path), found) if not hidden else Omitted(name, hidden)
             yield Member((name,), made)
         elif described.kind == "damaged":
             raise self._opening.source.damage(described.reason)
