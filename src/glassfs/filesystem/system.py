@@ -40,8 +40,6 @@ PROTOCOL = "glassfs"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 Info = dict[str, Any]
-_Walked = tuple[Any, set[str]]
-"""What a walk does on errors, and the paths of the links that it found."""
 _Range = tuple[str, int | None, int | None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -124,8 +122,11 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         return self._fresh(found)
 
-    def ls(self, path: str, detail: bool = True, walked: _Walked | None = None, **kwargs: Any) -> list[Any]:
-        """List a directory. ``size`` is None where it needs a read, which ``info`` makes."""
+    def ls(self, path: str, detail: bool = True, walking: Any = None, **kwargs: Any) -> list[Any]:
+        """List a directory. ``size`` is None where it needs a read, which ``info`` makes.
+
+        In a walk (``walking``) broken links and links to directories are left out.
+        """
         path = self._strip_protocol(path)
         above = f"{path}/" if path else ""
         self._paths()  # raises what the source itself does
@@ -144,10 +145,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise Damaged(error.reason, error.source or self._shown, error.part) from error
         except GlassfsError as error:
             raise error.at(self._shown) from None
-        if walked is not None:
-            walked[1].update(info["name"] for info in infos if "islink" in info)
-            infos = [info for info in infos if info["type"] != "link"]
-        return infos
+        return [info for info in infos if walking is None or "islink" not in info or info["type"] == "file"]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         return self._found(path) is not None
@@ -160,17 +158,14 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def walk(
         self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit",
-        walked: _Walked | None = None, **kwargs: Any,
+        walking: Any = None, **kwargs: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Walk as fsspec does, with one listing per directory. Links to directories are listed but not followed; broken
-        links are left out. ``walked`` is set below the first directory."""
-        if walked is None:
-            self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
-            walked = on_error, set()
-        on_error, links = walked
-        # fsspec passes ``walked`` on to ``ls`` and to this method, which it calls for each directory, links included.
-        if self._strip_protocol(path) not in links:
-            yield from super().walk(path, maxdepth, topdown, on_error, walked=walked, **kwargs)
+        """Walk as fsspec does, with one listing per directory. Broken links, and links to directories, are left out.
+        """
+        self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
+        # fsspec passes ``walking`` on to ``ls`` and to this method, which it calls for each directory.
+        on_error = on_error if walking is None else walking
+        yield from super().walk(path, maxdepth, topdown, on_error, walking=on_error, **kwargs)
 
     def ukey(self, path: str) -> str:
         """Return a key that changes whenever the bytes may have changed."""

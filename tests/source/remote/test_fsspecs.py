@@ -106,11 +106,6 @@ def test_missing_package_is_named(package: str, url: str, needed: str, monkeypat
         server(url)
 
 
-def test_github_is_named_by_owner_and_repository() -> None:
-    found = server("github://owner:repository@main/data/a.kdb")
-    assert found.name == "github://owner:repository@main"
-
-
 def test_identity_distinguishes_users_without_secrets() -> None:
     """Users of one host may see different objects."""
     secret = Connection(key="hush", secret="hush", token="hush", extra={"password": "hush"})

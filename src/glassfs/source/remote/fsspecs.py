@@ -69,9 +69,6 @@ class FsspecServer(Server):
 
     def __init__(self, url: Url, connection: Connection) -> None:
         self.name = f"{url.scheme}://{url.host}"
-        if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
-            self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
-            self.has_lasting_versions = True
         self._class = _class_of(url)
         authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
         self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")

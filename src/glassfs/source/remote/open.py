@@ -8,14 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
 from threading import Event
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 from urllib.parse import unquote_plus, urlsplit
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.forks import PerProcess
 from glassfs.source.contract import ByteCache, Named, Path
 from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
-from glassfs.source.remote.objects import CODE, FINAL, ListPages, ObjectServer, facts_of, not_installed, obstore
+from glassfs.source.remote.objects import (
+    CODE,
+    FINAL,
+    ListPages,
+    ObjectServer,
+    facts_of,
+    not_installed,
+    obstore,
+    read_options,
+)
 from glassfs.source.remote.server import MOST_NAMES, NO_HOST, TRIES, Facts, Listed, Server, calls, is_name
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Connection, Url, parsed
@@ -32,7 +41,6 @@ _DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNot
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
-AnyServer = TypeVar("AnyServer", bound=ObjectServer)
 _Bucket: TypeAlias = tuple[Any, str, str, ListPages | None]
 """An obstore store, the endpoint that distinguishes stores of one name, the host, and a lister."""
 
@@ -92,7 +100,7 @@ def server_of(url: Url, connection: Connection) -> Server:
     """Return the server of a URL. Raises Refused and NotAllowed."""
     try:
         if url.scheme in _BUCKETS:
-            return bucket_of(url, connection, ObjectServer)
+            return bucket_of(url, connection)
         if url.scheme in WEB:
             return WebServer(url, connection)
         from glassfs.source.remote.fsspecs import FsspecServer
@@ -103,20 +111,22 @@ def server_of(url: Url, connection: Connection) -> Server:
         raise error.at(url.shown) from None
 
 
-def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnyServer:
-    """Return the server of a bucket's URL. Raises Refused and NotAllowed."""
+def bucket_of(
+    url: Url, connection: Connection, options: Callable[[float], dict[str, Any]] = read_options,
+) -> ObjectServer:
+    """Return the server of a bucket's URL; ``options`` are those of its store. Raises Refused and NotAllowed."""
     if not url.host:
         raise Refused("names no bucket")
     library = obstore()
     try:
-        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
+        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, options(connection.timeout))
     except GlassfsError:
         raise
     except Exception:  # its message may repeat a credential
         raise Refused("cannot be opened: its name, an option or a credential is malformed") from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     host = urlsplit(endpoint).hostname or host
-    return kind(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
+    return ObjectServer(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
 
 
 def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:

@@ -35,7 +35,16 @@ from glassfs.lru import LRU
 from glassfs.names import raw
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import NO_DAV, NO_RANGES, UNTRUSTED, NoRanges, ObjectServer, facts_of, obstore
+from glassfs.source.remote.objects import (
+    NO_DAV,
+    NO_RANGES,
+    UNTRUSTED,
+    NoRanges,
+    ObjectServer,
+    facts_of,
+    obstore,
+    read_options,
+)
 from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Retryable, calls, is_name, result_of, retried
 from glassfs.source.remote.url import Connection, Url
 
@@ -83,7 +92,7 @@ class WebServer(ObjectServer):
 
         self._url = url
         self._headers = _authorization(url, connection)
-        options = self.options(connection.timeout)
+        options = read_options(connection.timeout)
         options["client_options"] |= {"allow_http": url.scheme == "http", "default_headers": self._headers}
         identity = base = f"{url.scheme}://{url.host}"
         try:
@@ -95,8 +104,6 @@ class WebServer(ObjectServer):
         super().__init__(base, identity, store, library, connection.timeout)
         self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
         """Folders that were listed from pages. Those below them are, too."""
-        self._sends_whole: LRU[Path, bool] = LRU(REMEMBERED)
-        """Objects of which the server sends no ranges."""
         self._described: LRU[Path, tuple[bytes, int, Facts]] = LRU(REMEMBERED_ROWS)
         """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
         if url.query and self._target(url) is not None:
@@ -255,15 +262,12 @@ class WebServer(ObjectServer):
             raise
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
-        if not self._sends_whole.get(path):
-            try:
-                return await super()._get(path, options)
-            except NoRanges:
-                pass
-        result = await self._library.get_async(self._store, "/".join(path))
+        try:
+            return await super()._get(path, options)
+        except NoRanges:
+            result = await self._library.get_async(self._store, "/".join(path))
         if result.meta["size"] > MOST_WHOLE:
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}")
-        self._sends_whole.put(path, True)
         return result
 
 
