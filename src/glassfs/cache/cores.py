@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from functools import partial
 
 from glassfs import work
@@ -17,11 +17,13 @@ LEAST_AHEAD = 128 << 10
 _pool = DaemonPool("ahead", CORES)
 
 
-def run_ahead(task: Callable[[], object]) -> None:
+def run_ahead(task: Callable[[], object]) -> Future[object] | None:
     """Run ``task``, which must not wait for another task, on a thread that works ahead of readers, for this reader.
 
-    The task may never run where no thread can be started: no reader waits for it. It should end soon, as other readers'
-    tasks wait for it, and nothing stops it when its reader has gone.
+    It does not run where no thread can be started: no reader waits for it. It should end soon, as other readers' tasks
+    wait for it, and nothing stops it when its reader has gone.
     """
-    with suppress(Unavailable):
-        _pool.submit(partial(work.done_for, work.derived(), task))
+    try:
+        return _pool.submit(partial(work.done_for, work.derived(), task))
+    except Unavailable:
+        return None

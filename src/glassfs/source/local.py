@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
 
@@ -88,13 +88,6 @@ class LocalStore(Store):
         except _FAILURES as error:
             raise self._explained(error, path) from None
         return ((name, entry) for name, entry in zip(names, entries, strict=True) if entry is not None)
-
-    def entries(self, path: Path, names: Sequence[str]) -> builtins.list[Entry | None]:
-        self._renew_root(is_due=not path)
-        try:
-            return self._entries(self._folder(path), path, names)
-        except _FAILURES as error:
-            raise self._explained(error, path) from None
 
     def open(self, path: Path) -> Source:
         self._renew_root(is_due=False)
