@@ -15,13 +15,12 @@ import os
 import re
 import socket
 import ssl
-import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from html import unescape
-from itertools import chain, islice, pairwise
+from itertools import islice
 from threading import Event
 from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
@@ -58,14 +57,12 @@ MOST_WHOLE = 64 << 20
 """Size of an object up to which it is read from a server without ranges: each read fetches it from its start."""
 AT_ONCE = 32
 """Objects that are asked for their facts at once."""
-REMEMBERED, REMEMBERED_ROWS = 10_000, 250_000
-SETTLED_NS = 120 * 10**9
-"""Age from which an object that changes gets another time on a page, which may have times in whole minutes."""
+REMEMBERED, REMEMBERED_NAMES = 10_000, 250_000
 _NO_DAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_DAV}")
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
 _PAGES = ("text/html", "application/xhtml+xml")
 
-LONGEST_TAG, LONGEST_ROW = 4096, 16384
+LONGEST_TAG = 4096
 MOST_TITLES = 10
 # No pattern tries more than once to match a byte of the page: what is repeated ends at the first < or >, or is bounded.
 _LINK = re.compile(rb"<a\s[^<>]{0,%d}?\bhref\s*=\s*(?:\"([^\"<>]{0,%d})\"|'([^'<>]{0,%d})'|([^\s\"'<>]{1,%d}))" % (
@@ -104,8 +101,8 @@ class WebServer(ObjectServer):
         super().__init__(base, identity, store, library, connection.timeout)
         self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
         """Folders that were listed from pages. Those below them are, too."""
-        self._described: LRU[Path, tuple[bytes, int, Facts]] = LRU(REMEMBERED_ROWS)
-        """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
+        self._described: LRU[Path, tuple[bytes, list[Listed]]] = LRU(REMEMBERED_NAMES)
+        """What is in a folder, with a digest of its page."""
         if url.query and self._target(url) is not None:
             reason = "redirects, and the next host would learn its query"
             raise Refused(f"{reason}; name it without the query, or name the final URL")
@@ -157,16 +154,24 @@ class WebServer(ObjectServer):
         if by_webdav:
             return by_webdav
         try:
-            rows = await calls.get().run(partial(self._rows, path))
+            digest, names = await calls.get().run(partial(self._names, path))
         except Refused:
             if by_webdav is None:
                 raise
             return by_webdav
         self._sends_pages.put(path, True)
-        return await self._with_facts(path, rows)
+        # Objects are asked for their facts again when the page is another one, as it has their times. A change that it
+        # does not show yet is found by a read.
+        known = self._described.get(path)
+        if known is not None and known[0] == digest:
+            return known[1]
+        listed = await self._with_facts(path, names)
+        if digest and not any(one.omitted for one in listed):
+            self._described.put(path, (digest, listed), 1 + len(listed))
+        return listed
 
-    def _rows(self, path: Path, abandoned: Event) -> Mapping[str, bytes | None]:
-        """Return the rows of the HTML page that the server sends for a folder, after redirects to the same folder.
+    def _names(self, path: Path, abandoned: Event) -> tuple[bytes, Mapping[str, bool]]:
+        """Return a digest of the HTML page that the server sends for a folder, b"" if it has no times, and its names.
 
         Blocks; an abandoned call ends after the current piece. Raises Refused if there is no such page, and others.
         """
@@ -189,28 +194,28 @@ class WebServer(ObjectServer):
         except HTTPError as error:
             status = error.code
         else:
-            return rows_of(page, final, path)
+            return xxhash.xxh3_64_digest(page) if _CLOCK.search(page) else b"", names_on(page, final, path)
         if status in (404, 410):
             raise NotFound("there is no such object")
         if status == 401:
             raise NotAllowed("access denied (HTTP 401): put the credentials into ~/.netrc")
         raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL")
 
-    async def _with_facts(self, path: Path, rows: Mapping[str, bytes | None]) -> list[Listed]:
-        """Return what is on a page; objects are asked for their facts unless their rows are as before."""
+    async def _with_facts(self, path: Path, names: Mapping[str, bool]) -> list[Listed]:
+        """Return what is on a page, by ``names_on``; objects are asked for their facts."""
         listed: list[Listed] = []
         # All tasks draw from one iterator, so that a slow answer delays one of them only.
-        rest = iter(rows.items())
+        rest = iter(names.items())
 
         async def work() -> None:
-            for name, row in rest:
-                found = None if row is None else await self._description((*path, name), row)
+            for name, is_folder in rest:
+                found = None if is_folder else await self._description((*path, name))
                 if isinstance(found, str):
                     listed.append(Listed(name, None, found))
-                elif row is None or found is not None:
+                elif is_folder or found is not None:
                     listed.append(Listed(name, found))
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(rows)))]
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(names)))]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -218,16 +223,11 @@ class WebServer(ObjectServer):
                 task.cancel()
         return listed
 
-    async def _description(self, path: Path, row: bytes) -> Facts | str | None:
+    async def _description(self, path: Path) -> Facts | str | None:
         """Return an object's facts, or why it cannot be read; None if it is missing.
 
         Raises DeviceFailed if the server fails again and again.
         """
-        known = self._described.get(path)
-        if known is not None and row and known[0] == row and 0 < known[2].mtime_ns < known[1] - SETTLED_NS:
-            return known[2]
-        now_ns = time.time_ns()
-
         async def attempt() -> Facts | str | None:
             try:
                 return await self._translated(self._asked(path))
@@ -239,10 +239,7 @@ class WebServer(ObjectServer):
                 return f"unreadable object: {error.reason}"
 
         # Each object is retried by itself: repeating the whole listing would ask for all others again.
-        found = await retried(attempt, self.timeout, self.shown(path))
-        if isinstance(found, Facts):
-            self._described.put(path, (row, now_ns, found))
-        return found
+        return await retried(attempt, self.timeout, self.shown(path))
 
     async def _asked(self, path: Path) -> Facts | None:
         try:
@@ -258,7 +255,7 @@ class WebServer(ObjectServer):
         try:
             return await super()._read(path, offset, size, facts)
         except Changed:
-            self._described.pop(path)  # its row may be as before
+            self._described.pop(path[:-1])  # its page may be as before
             raise
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
@@ -271,18 +268,16 @@ class WebServer(ObjectServer):
         return result
 
 
-def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
-    """Return the names in the folder at ``path`` by the page with this URL.
+def names_on(page: bytes, url: str, path: Path) -> dict[str, bool]:
+    """Return the names in the folder at ``path`` by the page with this URL, and whether they are folders.
 
-    The value of a folder is None, that of a file is a digest of its row in the page, which has its time and so changes
-    with the file; b"" if there is no time in it. Raises TooLarge, and Refused if the page is no listing: if no title or
-    heading starts as those of listings do, nor ends with the folder's name or path. In the second case it must not have
-    more links to other servers and to folders beside this one than names.
+    Raises TooLarge, and Refused if the page is no listing: if no title or heading starts as those of listings do, nor
+    ends with the folder's name or path. In the second case it must not have more links to other servers and to folders
+    beside this one than names.
     """
-    rows: dict[str, bytes | None] = {}
+    found: dict[str, bool] = {}
     server, depth, foreign = urlsplit(url), len(path), 0
-    for link, following in pairwise(chain(_LINK.finditer(page), (None,))):
-        assert link is not None
+    for link in _LINK.finditer(page):
         target = unescape((link[1] or link[2] or link[3] or b"").decode("utf-8", "surrogateescape")).strip()
         try:
             at = urlsplit(urljoin(url, target))
@@ -297,27 +292,19 @@ def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
             foreign += path[: len(above)] != above
         elif not (at.query or at.fragment) and names[depth + 1 :] in ([], [""]) and is_name("".join(names[depth:])):
             name = names[depth]
-            # The markup up to the next link has the file's time, in a form of each server's own. It need not be
-            # understood: other markup says that the file may have changed.
-            row = page[link.end() : min(following.start() if following else len(page), link.end() + LONGEST_ROW)]
-            if len(names) > depth + 1:
-                rows[name] = None
-            elif _CLOCK.search(row) and rows.get(name, b"") is not None:
-                rows[name] = xxhash.xxh3_64_digest((rows.get(name) or b"") + row)
-            else:
-                rows.setdefault(name, b"")
-        if len(rows) > MOST_NAMES:
+            found[name] = len(names) > depth + 1 or found.get(name, False)
+        if len(found) > MOST_NAMES:
             raise TooLarge(f"has a listing of more than {MOST_NAMES} names")
     titles = [
-        unescape(_TAG.sub(b"", found[1]).decode("utf-8", "surrogateescape"))
-        for found in islice(_TITLE.finditer(page), MOST_TITLES)
+        unescape(_TAG.sub(b"", title[1]).decode("utf-8", "surrogateescape"))
+        for title in islice(_TITLE.finditer(page), MOST_TITLES)
     ]
     # A web site with links must not become a folder, as each of them would be requested and shown as a file.
     if not any(map(_CALLED_LISTING.match, titles)):
         ends = [title.strip().rstrip("/").rpartition("/")[2] for title in titles if title.strip()]
-        if (path[-1] if path else "") not in ends or foreign > max(1, len(rows)):
+        if (path[-1] if path else "") not in ends or foreign > max(1, len(found)):
             raise Refused("the server sends a page that is no listing; name what is in it by its own URL")
-    return rows
+    return found
 
 
 class _SamePath(HTTPRedirectHandler):
