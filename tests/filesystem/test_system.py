@@ -331,7 +331,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], type[Exception], str]] = {
         "no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=",
     ),
     "not a name": (
-        lambda place: fsspec.filesystem("glassfs", fo=3), ValueError, "fo has to be the name of a container, not int",
+        lambda place: fsspec.filesystem("glassfs", fo=3), TypeError,
+        "expected str, bytes or os.PathLike object, not int",
     ),
     "no such container": (
         lambda place: fsspec.open(f"glassfs://episodes.parquet::{place}/none.kdb").open(), FileNotFoundError,

@@ -363,10 +363,12 @@ def _each(values: Any, count: int) -> list[Any]:
 
 
 def source_of(
-    fo: object, target_protocol: str | None = None, target_options: Mapping[str, Any] | None = None,
+    fo: str | os.PathLike[str], target_protocol: str | None = None, target_options: Mapping[str, Any] | None = None,
 ) -> tuple[str, Connection]:
     """Return what to open, and the connection. Local names become absolute. Raises Refused if they do not fit."""
-    name = _named(fo)
+    name = os.fspath(fo)
+    if not name:
+        raise Refused("no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=")
     options = dict(target_options or {})
     scheme = protocol_of(name.partition("://")[0]) if is_url(name) else "" if name == local_name(name) else "file"
     typed = (target_protocol or "").lower()
@@ -380,16 +382,6 @@ def source_of(
     elif scheme != protocol:
         raise Refused(f"is not a name of the protocol {protocol}", shown(name))
     return name, connection_of(protocol, options, shown(name))
-
-
-def _named(fo: object) -> str:
-    if isinstance(fo, os.PathLike):
-        fo = os.fspath(fo)
-    if not isinstance(fo, str):
-        raise Refused(f"fo has to be the name of a container, not {type(fo).__name__}")
-    if not fo:
-        raise Refused("no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=")
-    return fo
 
 
 def _whole(name: str, protocol: str, options: dict[str, Any]) -> str:

@@ -57,35 +57,33 @@ def located(
     store = cache(partial(RemoteStore, connection=connection, blocks=RemoteBlocks(cached, disk)))
 
     def named(url: Url) -> Named:
-        def server() -> Server:
-            key = url.scheme, f"{url.userinfo}@{url.host}", url.query
-            if key not in servers:
-                servers[key] = server_of(url, connection)
-            return servers[key]
-
         def folder() -> Named:
-            found = store(server(), url.path, has_folders=True)
+            found = store(server, url.path, has_folders=True)
             if next(found.list(()), None) is None and url.path:
                 raise NotFound("there is no such object or folder", url.shown)
             return Named(found, (), url.path[-1] if url.path else url.host)
 
         def single() -> Named:
-            found = Named(store(server(), url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
+            found = Named(store(server, url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
             found.store.entry(found.path)
             return found
 
+        key = url.scheme, f"{url.userinfo}@{url.host}", url.query
         try:
-            if url.is_folder or (not is_file(url.path[-1]) and server().is_folder(url.path)):
+            if key not in servers:
+                servers[key] = server_of(url, connection)
+            server = servers[key]
+            if url.is_folder:
                 return folder()
             # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
-            first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
+            first, second = (single, folder) if url.query or is_file(url.path[-1]) else (folder, single)
             try:
                 return first()
-            except NotFound as error:
+            except (NotFound, Refused) as error:
                 try:
                     return second()
                 except (NotFound, Refused):
-                    raise NotFound(error.reason, url.shown) from None
+                    raise error.at(url.shown) from None
         except DeviceFailed as error:
             # Servers without TLS, or with it, mostly do not say so.
             if url.scheme not in WEB or error.reason in (*FINAL, NO_HOST) or error.reason.startswith("the server"):

@@ -107,21 +107,6 @@ class WebServer(ObjectServer):
             reason = "redirects, and the next host would learn its query"
             raise Refused(f"{reason}; name it without the query, or name the final URL")
 
-    def is_folder(self, path: Path) -> bool:
-        # Servers redirect the name of a folder to the same with a slash.
-        if self._url.query:
-            return False
-        name, target = f"/{'/'.join(path)}", self._target(self._url_of(path, False))
-        try:
-            return target is not None and unquote(
-                urlsplit(urljoin(name, target)).path, errors="surrogateescape",
-            ) == f"{name}/"
-        except ValueError:
-            return False
-
-    def _url_of(self, path: Path, is_folder: bool) -> Url:
-        return self._url._replace(path=path, is_folder=is_folder, shown=self.shown(path))
-
     def _target(self, url: Url) -> str | None:
         """Return where the server redirects a URL to, or None. Raises DeviceFailed if there is no usable answer."""
         # The request is the one that obstore would send first, so that a server that redirects by range, header or
@@ -175,7 +160,7 @@ class WebServer(ObjectServer):
 
         Blocks; an abandoned call ends after the current piece. Raises Refused if there is no such page, and others.
         """
-        url = self._url_of(path, True)
+        url = self._url._replace(path=path, is_folder=True, shown=self.shown(path))
 
         def whole(answer: http.client.HTTPResponse) -> tuple[bytes, str]:
             if answer.headers.get_content_type() not in _PAGES:
