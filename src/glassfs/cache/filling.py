@@ -11,7 +11,6 @@ from concurrent.futures import Future, wait
 
 from glassfs import work
 from glassfs.cache.blocks import BlockCache
-from glassfs.cache.cores import CORES, run_ahead
 from glassfs.cache.spool import fresh, stored_error
 
 
@@ -32,7 +31,7 @@ class Filling:
 
         Raises what drawing or one of them raises.
         """
-        for _ in range(CORES - 1):
+        for _ in range(work.CORES - 1):
             self._add_helper()
         try:
             if not self._memory.reserve_now(self._cost):
@@ -65,7 +64,7 @@ class Filling:
             self._add_helper()
 
     def _add_helper(self) -> None:
-        helper = run_ahead(self._help)
+        helper = work.run_ahead(self._help)
         if helper is not None:
             self._helpers.append(helper)
 
