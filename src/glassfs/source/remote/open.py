@@ -133,17 +133,13 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
     endpoint = connection.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     # botocore knows the files, roles and services that credentials come from, and takes 0.2 s to import. It is needed
-    # only if the environment has no keys, or if files may name a region or an endpoint.
+    # only if the environment's keys do not count, or if files may name a region or an endpoint.
     credentials: dict[str, Any] = {}
     session: Any = None
     if connection.anonymous:
         credentials["skip_signature"] = True
-    elif connection.key:
-        credentials |= {"access_key_id": connection.key, "secret_access_key": connection.secret}
-        if connection.token:
-            credentials["session_token"] = connection.token
-    elif connection.profile or not all(map(os.environ.get, _KEYS)):
-        session = _session(connection.profile)
+    elif connection.key or connection.profile or not all(map(os.environ.get, _KEYS)):
+        session = _session(connection)
         found = session.get_credentials()
         if found is None:
             reason = "there are no credentials, neither in the environment nor in the usual files"
@@ -151,7 +147,7 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         credentials["credential_provider"] = partial(_provide, found)
     has_files = any(os.path.exists(os.path.expanduser(os.environ.get(name) or usual)) for name, usual in _FILES)
     if not (region and endpoint) and (session is not None or has_files):
-        session = session or _session(connection.profile)
+        session = session or _session(connection)
         region = region or session.get_config_variable("region") or ""
         endpoint = endpoint or _configured_endpoint(session)
     if endpoint:
@@ -226,7 +222,7 @@ def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
 
 def _client(connection: Connection, region: str, endpoint: str) -> Any:
     """Return a botocore client with the same credentials and endpoint. Raises Refused and NotAllowed."""
-    session = _session(connection.profile)
+    session = _session(connection)
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -236,24 +232,22 @@ def _client(connection: Connection, region: str, endpoint: str) -> Any:
         retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},
         parameter_validation=False,
     )
-    return session.create_client(
-        "s3", region_name=region, endpoint_url=endpoint or None, config=config,
-        aws_access_key_id=connection.key or None, aws_secret_access_key=connection.secret or None,
-        aws_session_token=connection.token or None,
-    )
+    return session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=config)
 
 
-def _session(profile: str) -> Any:
+def _session(connection: Connection) -> Any:
     """Return a botocore session: it knows the files, roles and services that credentials come from."""
     try:
         import botocore.session
     except ImportError:
         raise Refused(not_installed()) from None
-    session = botocore.session.Session(profile=profile or None)
+    session = botocore.session.Session(profile=connection.profile or None)
     try:
         session.get_scoped_config()
     except Exception as error:
         raise NotAllowed(f"cannot parse the AWS configuration files: {error}") from None
+    if connection.key:
+        session.set_credentials(connection.key, connection.secret, connection.token or None)
     return session
 
 
@@ -268,9 +262,9 @@ def _provide(credentials: Any) -> dict[str, Any]:
 
 def _configured_endpoint(session: Any) -> str:
     """Return the endpoint in the configuration file: that of S3, or else that of all services."""
-    config = session.get_scoped_config()
-    of_s3 = session.full_config.get("services", {}).get(config.get("services"), {}).get("s3", {})
-    return str((isinstance(of_s3, dict) and of_s3.get("endpoint_url")) or config.get("endpoint_url", ""))
+    from botocore.configprovider import ConfiguredEndpointProvider
+
+    return str(ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide() or "")
 
 
 def _credentials(connection: Connection, options: dict[str, Any], endpoint: str, secret: str = "") -> dict[str, Any]:
