@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache, blocks
-from glassfs.cache.cores import CORES
 from glassfs.errors import Damaged
 from glassfs.settings import settings
+from glassfs.work import CORES
 from tests.cache.recipes import Block, Gated, in_line, interrupted, read
 from tests.waiting import wait_for, wait_until
 

@@ -350,7 +350,7 @@ def test_check_of_a_large_block_keeps_up_with_its_reader(tmp_path: Path, monkeyp
     with open(tmp_path / "block.bin", "wb") as file:
         file.truncate(size)
     source, cache = CountingSource(tmp_path / "block.bin"), BlockCache()
-    monkeypatch.setattr("glassfs.content.blocks.run_ahead", lambda task: task())
+    monkeypatch.setattr("glassfs.work.run_ahead", lambda task: task())
     whole = 0
     for _ in range(size // PIECE):
         whole = crc32c(bytes(PIECE), whole)

@@ -13,7 +13,7 @@ import pytest
 from writers.kastore import KastoreWriter
 
 from glassfs.source import Connection
-from glassfs.source.remote.objects import PART, UploadServer
+from glassfs.source.remote.objects import PART, upload_options
 from glassfs.source.remote.open import bucket_of
 from glassfs.source.remote.url import parsed
 from tests.cli.glassfs_command import fails, glassfs
@@ -109,7 +109,7 @@ def test_object_of_a_damaged_file_does_not_appear(client: Any) -> None:
             size -= 1 << 20
         raise KeyboardInterrupt
 
-    with closing(bucket_of(parsed("s3://lab"), Connection(), UploadServer)) as server:
+    with closing(bucket_of(parsed("s3://lab"), Connection(), upload_options)) as server:
         for size in (PART, LARGE):
             with pytest.raises(KeyboardInterrupt):
                 server.put(("broken",), size, 0, pieces(size))

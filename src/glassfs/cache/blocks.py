@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
-from glassfs.cache.cores import CORES, run_ahead
 from glassfs.cache.spool import LongStream, Recipe, Spool, fresh, stored_error
 from glassfs.lru import LRU
 from glassfs.settings import settings
@@ -208,10 +207,10 @@ class BlockCache(ByteCache):
             if key in self._blocks or key in self._pending:
                 return True
             # More blocks than cores in the making would only make readers wait for those that they need first.
-            if len(self._pending) > CORES:
+            if len(self._pending) > work.CORES:
                 return False
             pending = self._pending[key] = _Pending(recipe)
-        run_ahead(lambda: self._make_unclaimed(pending))
+        work.run_ahead(lambda: self._make_unclaimed(pending))
         return True
 
     def _pinned(self, recipe: Recipe) -> _Block:

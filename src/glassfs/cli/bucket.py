@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from glassfs.cli.target import INSIDE, NOT_EMPTY, Existing, NotWritten, Target, Unusable
 from glassfs.errors import GlassfsError
 from glassfs.source import Connection, Path, is_url
-from glassfs.source.remote.objects import SCHEMES, NotUploaded, UploadServer
+from glassfs.source.remote.objects import SCHEMES, NotUploaded, ObjectServer, upload_options
 from glassfs.source.remote.open import bucket_of
 from glassfs.source.remote.url import parsed
 
@@ -27,7 +27,7 @@ class BucketTarget(Target):
     Objects at or below ``kept`` (the source) are not written.
     """
 
-    server: UploadServer
+    server: ObjectServer
     root: Path
     kept: Path | None
     has_links = False
@@ -81,7 +81,7 @@ def opened_bucket_target(
     if kept is not None and url.path[: len(kept)] == kept:
         raise NotWritten(INSIDE)
     try:
-        server = bucket_of(url, connection, UploadServer)
+        server = bucket_of(url, connection, upload_options)
     except GlassfsError as error:
         raise Unusable(error.reason) from error
     target = BucketTarget(server, url.path, kept)

@@ -8,7 +8,6 @@ from functools import partial
 
 from glassfs import work
 from glassfs.cache import BlockCache, LongStream
-from glassfs.cache.cores import run_ahead
 from glassfs.codec import compression
 from glassfs.codec.checksum import Checksum, Covers, RunningChecksum
 from glassfs.content.data import Data, Extent, Location, SizedData
@@ -307,7 +306,7 @@ class _Check:
         until = self._position + CHECKED_AT_ONCE if end is None else end
         if not self._is_queued and until >= self._position + PIECE:
             self._is_queued = True
-            run_ahead(partial(self._run_ahead, until))
+            work.run_ahead(partial(self._run_ahead, until))
 
     def result(self) -> bool:
         """Return whether the block is right, after checking the rest of it."""

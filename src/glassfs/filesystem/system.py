@@ -40,8 +40,6 @@ PROTOCOL = "glassfs"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 Info = dict[str, Any]
-_Walked = tuple[Any, set[str]]
-"""What a walk does on errors, and the paths of the links that it found."""
 _Range = tuple[str, int | None, int | None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -124,8 +122,11 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         return self._fresh(found)
 
-    def ls(self, path: str, detail: bool = True, walked: _Walked | None = None, **kwargs: Any) -> list[Any]:
-        """List a directory. ``size`` is None where it needs a read, which ``info`` makes."""
+    def ls(self, path: str, detail: bool = True, walking: Any = None, **kwargs: Any) -> list[Any]:
+        """List a directory. ``size`` is None where it needs a read, which ``info`` makes.
+
+        In a walk (``walking``) broken links and links to directories are left out.
+        """
         path = self._strip_protocol(path)
         above = f"{path}/" if path else ""
         self._paths()  # raises what the source itself does
@@ -144,10 +145,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise Damaged(error.reason, error.source or self._shown, error.part) from error
         except GlassfsError as error:
             raise error.at(self._shown) from None
-        if walked is not None:
-            walked[1].update(info["name"] for info in infos if "islink" in info)
-            infos = [info for info in infos if info["type"] != "link"]
-        return infos
+        return [info for info in infos if walking is None or "islink" not in info or info["type"] == "file"]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         return self._found(path) is not None
@@ -160,17 +158,14 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def walk(
         self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit",
-        walked: _Walked | None = None, **kwargs: Any,
+        walking: Any = None, **kwargs: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Walk as fsspec does, with one listing per directory. Links to directories are listed but not followed; broken
-        links are left out. ``walked`` is set below the first directory."""
-        if walked is None:
-            self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
-            walked = on_error, set()
-        on_error, links = walked
-        # fsspec passes ``walked`` on to ``ls`` and to this method, which it calls for each directory, links included.
-        if self._strip_protocol(path) not in links:
-            yield from super().walk(path, maxdepth, topdown, on_error, walked=walked, **kwargs)
+        """Walk as fsspec does, with one listing per directory. Broken links, and links to directories, are left out.
+        """
+        self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
+        # fsspec passes ``walking`` on to ``ls`` and to this method, which it calls for each directory.
+        on_error = on_error if walking is None else walking
+        yield from super().walk(path, maxdepth, topdown, on_error, walking=on_error, **kwargs)
 
     def ukey(self, path: str) -> str:
         """Return a key that changes whenever the bytes may have changed."""
@@ -368,10 +363,12 @@ def _each(values: Any, count: int) -> list[Any]:
 
 
 def source_of(
-    fo: object, target_protocol: str | None = None, target_options: Mapping[str, Any] | None = None,
+    fo: str | os.PathLike[str], target_protocol: str | None = None, target_options: Mapping[str, Any] | None = None,
 ) -> tuple[str, Connection]:
     """Return what to open, and the connection. Local names become absolute. Raises Refused if they do not fit."""
-    name = _named(fo)
+    name = os.fspath(fo)
+    if not name:
+        raise Refused("no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=")
     options = dict(target_options or {})
     scheme = protocol_of(name.partition("://")[0]) if is_url(name) else "" if name == local_name(name) else "file"
     typed = (target_protocol or "").lower()
@@ -385,16 +382,6 @@ def source_of(
     elif scheme != protocol:
         raise Refused(f"is not a name of the protocol {protocol}", shown(name))
     return name, connection_of(protocol, options, shown(name))
-
-
-def _named(fo: object) -> str:
-    if isinstance(fo, os.PathLike):
-        fo = os.fspath(fo)
-    if not isinstance(fo, str):
-        raise Refused(f"fo has to be the name of a container, not {type(fo).__name__}")
-    if not fo:
-        raise Refused("no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=")
-    return fo
 
 
 def _whole(name: str, protocol: str, options: dict[str, Any]) -> str:

@@ -103,9 +103,6 @@ class PersistentCache:
         ]
 
         def do(connection: sqlite3.Connection) -> None:
-            known = "SELECT 1 FROM entries WHERE key = ? AND checksum = ?"
-            if all(connection.execute(known, row[:2]).fetchone() for row in rows):
-                return
             # The lock for writing is taken first, so that no other process adds rows between the sum of the sizes and
             # the insertion.
             connection.execute("BEGIN IMMEDIATE")

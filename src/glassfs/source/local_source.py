@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -167,15 +166,12 @@ def _mapped(fd: int, offset: int, size: int) -> memoryview | None:
     """Return these bytes of an open file; None if they are not all in it or cannot be mapped now."""
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     length = offset + size - start
-    # Before Python 3.13 each mapping holds a descriptor.
+    # Each mapping holds a descriptor.
     if not size or len(_mappings) >= 128:
         return None
     try:
-        if sys.version_info >= (3, 13):
-            pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start, trackfd=False)
-        else:
-            pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start)
-            _mappings.add(pages)
+        pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start)
     except (OSError, ValueError, OverflowError):  # no support by the file system, no descriptor, no address space
         return None
+    _mappings.add(pages)
     return memoryview(pages)[offset - start :]

@@ -18,7 +18,6 @@ from functools import lru_cache, partial
 from typing import Any, TypeGuard
 
 from glassfs.cache import BlockCache
-from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Memory, Regular, Rendered, Video
 from glassfs.content.video import video_of
@@ -26,6 +25,7 @@ from glassfs.errors import LASTING, Damaged, GlassfsError, TooLarge
 from glassfs.lazy import np
 from glassfs.view import planes
 from glassfs.view.contract import Key, Shown, View
+from glassfs.work import LEAST_AHEAD
 
 Rate = tuple[int, int]
 

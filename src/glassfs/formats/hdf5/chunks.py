@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.cache.filling import Filling
 from glassfs.content import Converted, Data, Extent, Rendered, Zeros
 from glassfs.content.data import SizedData
@@ -99,7 +98,7 @@ class Grid(SizedData):
         super().__init__(prod(shape))
         self._cache, self.shape, self.steps, self.block_size = cache, shape, steps, prod(steps)
         self.grid = tuple(-(-length // step) for length, step in zip(shape, steps, strict=True))
-        self._is_ahead = self.block_size >= LEAST_AHEAD
+        self._is_ahead = self.block_size >= work.LEAST_AHEAD
         self._last = -2
 
     def _block(self, number: int) -> Data:

@@ -37,6 +37,9 @@ AT_ONCE = 8
 """Blocks in one request."""
 WINDOW = 64
 """Blocks requested ahead of a reader at most."""
+SHORT = 3
+"""Blocks read in sequence before more are requested: the reader may want something small, such as an image."""
+NEAR, READERS = 4, 16
 FILE = "blocks.sqlite"
 
 
@@ -237,7 +240,10 @@ class RemoteSource(Source):
         self.window = min(WINDOW, blocks.window)
         self._blocks = blocks
         self._doubt = doubt
-        self._ahead = _ReadAhead()
+        self._streams: dict[int, tuple[int, int]] = {}
+        """By the last block of a reader: how many it has read in sequence, and up to where blocks were requested ahead.
+        The one that read last is at the end."""
+        self._lock = threading.Lock()
         self._timed_out: GlassfsError | None = None
         """The error of a read that timed out, which other reads get at once until ``_timed_out_until``."""
         self._timed_out_until = 0.0
@@ -262,7 +268,7 @@ class RemoteSource(Source):
     def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes ``[offset, end)`` in order."""
         last = -(-end // BLOCK)
-        ahead = self._ahead.after(offset // BLOCK, last - 1, self)
+        ahead = self._expected(offset // BLOCK, last - 1)
         for start in range(offset // BLOCK, last, AT_ONCE):
             wanted = range(start, min(start + AT_ONCE, last))
             # The rest of a large read is as good as read; what may follow it is requested with its last part.
@@ -284,35 +290,21 @@ class RemoteSource(Source):
                     self._timed_out, self._timed_out_until = error.at(), now + settings.server_fail_fast
                 raise
 
+    def _expected(self, first: int, last: int) -> range:
+        """Note that the blocks from ``first`` to ``last`` are read; return which ones to request ahead.
 
-class _ReadAhead:
-    """The last readers of one object: finds out which of them are sequential, whatever the sizes of their reads.
-
-    Threads of one reader may read out of order: blocks a little before its last one, and behind small gaps, are its
-    own. Blocks that are read again are no progress, nor are those that were skipped.
-    """
-
-    SHORT = 3
-    """Blocks read in sequence before more are requested: the reader may want something small, such as an image."""
-    NEAR = 4
-    MOST = 16
-
-    def __init__(self) -> None:
-        self._streams: dict[int, tuple[int, int]] = {}
-        """By the last block of a reader: how many it has read in sequence, and up to where blocks were requested ahead.
-        The one that read last is at the end."""
-        self._lock = threading.Lock()
-
-    def after(self, first: int, last: int, of: RemoteSource) -> range:
-        """Note that the blocks from ``first`` to ``last`` are read; return which ones to request ahead."""
+        Finds out which of the last readers are sequential, whatever the sizes of their reads. Threads of one reader may
+        read out of order: blocks a little before its last one, and behind small gaps, are its own. Blocks that are read
+        again are no progress, nor are those that were skipped.
+        """
         with self._lock:
             near = (
                 block for block, (read, _) in reversed(self._streams.items())
-                if -self.NEAR <= first - block <= min(self.NEAR, read + 1)
+                if -NEAR <= first - block <= min(NEAR, read + 1)
             )
             known = next(near, None)
             if known is None:
-                if len(self._streams) >= self.MOST:  # readers that are not sequential go first
+                if len(self._streams) >= READERS:  # those that are not sequential go first
                     idle = (block for block, (read, _) in self._streams.items() if not read)
                     del self._streams[next(idle, next(iter(self._streams)))]
                 self._streams[last] = 0, 0
@@ -320,10 +312,10 @@ class _ReadAhead:
             read, asked = self._streams.pop(known)
             read += max(0, min(last - first + 1, last - known))
             last = max(last, known)
-            count = min(of.window, 2 * max(0, read - self.SHORT))
-            until = min(last + 1 + count, of.count)
+            count = min(self.window, 2 * max(0, read - SHORT))
+            until = min(last + 1 + count, self.count)
             # Requests of many blocks are better; until then the reader has blocks that are under way.
-            if until < of.count:
+            if until < self.count:
                 until -= until % min(AT_ONCE, max(2, count // 2))
             self._streams.pop(last, None)  # another reader was here
             self._streams[last] = read, max(asked, until)

@@ -27,7 +27,7 @@ from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import not_installed
 from glassfs.source.remote.server import MOST_NAMES, NO_HOST, NO_NAME, BlockingCalls, Facts, Listed, Retryable, Server
-from glassfs.source.remote.url import ALIASES, KNOWN, Connection, Url
+from glassfs.source.remote.url import KNOWN, Connection, Url
 
 Result = TypeVar("Result")
 
@@ -36,8 +36,6 @@ NO_SERVERS = frozenset((
     "abstract", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data", "dir", "file",
     "filecache", "generic", "git", "glassfs", "libarchive", "local", "reference", "simplecache", "tar", "zip",
 ))
-LOGINS = ("ftp", "sftp", "smb", "ssh")
-"""Protocols where each connection is a login; servers limit their number."""
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 # Keys of ``info`` that distinguish versions, best first.
 _VERSIONS = (
@@ -69,9 +67,6 @@ class FsspecServer(Server):
 
     def __init__(self, url: Url, connection: Connection) -> None:
         self.name = f"{url.scheme}://{url.host}"
-        if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
-            self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
-            self.has_lasting_versions = True
         self._class = _class_of(url)
         authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
         self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")
@@ -81,7 +76,7 @@ class FsspecServer(Server):
         probe = str(self._class._strip_protocol(f"{url.scheme}://{authority}/x"))
         self._root = probe[:-1] if probe.endswith("x") else f"{authority}/"
         self.timeout = connection.timeout
-        self._calls = BlockingCalls("fsspec", 4 if url.scheme in LOGINS else 8)
+        self._calls = BlockingCalls("fsspec", 8)
         self._lock = threading.Lock()
         self._idle: list[tuple[float, Any]] = []
         """Connected file systems that no call uses, and when they were used last; the last one at the end."""
@@ -268,7 +263,7 @@ def _class_of(url: Url) -> Any:
     except ImportError:
         raise Refused(not_installed()) from None
     if url.scheme in NO_SERVERS or url.scheme in KNOWN:
-        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}")
+        raise Refused(f"{url.scheme}:// is not read through fsspec")
     try:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
@@ -276,13 +271,7 @@ def _class_of(url: Url) -> Any:
             raise Refused(not_installed("ssh")) from None
         raise Refused(f"{url.scheme}:// needs another package: {error}") from None
     except ValueError:
-        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}") from None
-
-
-def _supported() -> str:
-    from fsspec import available_protocols
-
-    return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
+        raise Refused(f"unknown protocol {url.scheme}://") from None
 
 
 def _name_in(folder: str, full_name: str, is_folder: bool) -> str:

@@ -101,18 +101,6 @@ class ObjectServer(Server):
         self._list_pages = list_pages
         self._listed_by_page: set[Path] = set()
 
-    @staticmethod
-    def options(timeout: float) -> dict[str, Any]:
-        """Return the options of every obstore store. It does not retry: this module does, for bodies as well."""
-        silence = timedelta(seconds=timeout / TRIES)
-        return {
-            "client_options": {
-                "timeout": timedelta(seconds=timeout), "connect_timeout": silence, "read_timeout": silence,
-                "user_agent": "glassfs",
-            },
-            "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout)},
-        }
-
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server may send names without end, and obstore returns them all at once. The time bounds how many it can
         # collect; where names can be had page by page, a folder that takes longer is listed so from then on.
@@ -261,20 +249,7 @@ class ObjectServer(Server):
         is_bucket = code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound")
         return NotFound("there is no such bucket" if is_bucket else "there is no such object")
 
-
-class NotUploaded(GlassfsError):
-    """Why a server cannot be written to."""
-
-
-class UploadServer(ObjectServer):
-    """A bucket that is written to. All methods raise NotUploaded. An object appears when all its bytes have arrived."""
-
-    @staticmethod
-    def options(timeout: float) -> dict[str, Any]:
-        found = ObjectServer.options(timeout)
-        found["client_options"] |= {"timeout": timedelta(seconds=max(settings.upload_part, timeout))}
-        found["retry_config"] = {"max_retries": 8, "retry_timeout": timedelta(seconds=settings.upload_part)}
-        return found
+    # Uploads: what these methods raise is NotUploaded. An object appears when all its bytes have arrived.
 
     def put(self, path: Path, size: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
         """Write an object of ``size`` bytes. What ``pieces`` raises passes through, and no object appears."""
@@ -327,6 +302,30 @@ class UploadServer(ObjectServer):
 
     def _failed(self, path: Path, error: Exception) -> NotUploaded:
         return NotUploaded(self.failure(error).reason, self.shown(path))
+
+
+class NotUploaded(GlassfsError):
+    """Why a server cannot be written to."""
+
+
+def read_options(timeout: float) -> dict[str, Any]:
+    """Return the options of a store that is read. It does not retry: this module does, for bodies as well."""
+    silence = timedelta(seconds=timeout / TRIES)
+    return {
+        "client_options": {
+            "timeout": timedelta(seconds=timeout), "connect_timeout": silence, "read_timeout": silence,
+            "user_agent": "glassfs",
+        },
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout)},
+    }
+
+
+def upload_options(timeout: float) -> dict[str, Any]:
+    """Return the options of a store that is written to."""
+    found = read_options(timeout)
+    found["client_options"] |= {"timeout": timedelta(seconds=max(settings.upload_part, timeout))}
+    found["retry_config"] = {"max_retries": 8, "retry_timeout": timedelta(seconds=settings.upload_part)}
+    return found
 
 
 def _detail(error: Exception) -> str:

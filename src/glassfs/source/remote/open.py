@@ -8,14 +8,23 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
 from threading import Event
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 from urllib.parse import unquote_plus, urlsplit
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.forks import PerProcess
 from glassfs.source.contract import ByteCache, Named, Path
 from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
-from glassfs.source.remote.objects import CODE, FINAL, ListPages, ObjectServer, facts_of, not_installed, obstore
+from glassfs.source.remote.objects import (
+    CODE,
+    FINAL,
+    ListPages,
+    ObjectServer,
+    facts_of,
+    not_installed,
+    obstore,
+    read_options,
+)
 from glassfs.source.remote.server import MOST_NAMES, NO_HOST, TRIES, Facts, Listed, Server, calls, is_name
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Connection, Url, parsed
@@ -32,7 +41,6 @@ _DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNot
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
-AnyServer = TypeVar("AnyServer", bound=ObjectServer)
 _Bucket: TypeAlias = tuple[Any, str, str, ListPages | None]
 """An obstore store, the endpoint that distinguishes stores of one name, the host, and a lister."""
 
@@ -49,35 +57,33 @@ def located(
     store = cache(partial(RemoteStore, connection=connection, blocks=RemoteBlocks(cached, disk)))
 
     def named(url: Url) -> Named:
-        def server() -> Server:
-            key = url.scheme, f"{url.userinfo}@{url.host}", url.query
-            if key not in servers:
-                servers[key] = server_of(url, connection)
-            return servers[key]
-
         def folder() -> Named:
-            found = store(server(), url.path, has_folders=True)
+            found = store(server, url.path, has_folders=True)
             if next(found.list(()), None) is None and url.path:
                 raise NotFound("there is no such object or folder", url.shown)
             return Named(found, (), url.path[-1] if url.path else url.host)
 
         def single() -> Named:
-            found = Named(store(server(), url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
+            found = Named(store(server, url.path[:-1], has_folders=False), url.path[-1:], url.path[-1])
             found.store.entry(found.path)
             return found
 
+        key = url.scheme, f"{url.userinfo}@{url.host}", url.query
         try:
-            if url.is_folder or (not is_file(url.path[-1]) and server().is_folder(url.path)):
+            if key not in servers:
+                servers[key] = server_of(url, connection)
+            server = servers[key]
+            if url.is_folder:
                 return folder()
             # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
-            first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
+            first, second = (single, folder) if url.query or is_file(url.path[-1]) else (folder, single)
             try:
                 return first()
-            except NotFound as error:
+            except (NotFound, Refused) as error:
                 try:
                     return second()
                 except (NotFound, Refused):
-                    raise NotFound(error.reason, url.shown) from None
+                    raise error.at(url.shown) from None
         except DeviceFailed as error:
             # Servers without TLS, or with it, mostly do not say so.
             if url.scheme not in WEB or error.reason in (*FINAL, NO_HOST) or error.reason.startswith("the server"):
@@ -92,7 +98,7 @@ def server_of(url: Url, connection: Connection) -> Server:
     """Return the server of a URL. Raises Refused and NotAllowed."""
     try:
         if url.scheme in _BUCKETS:
-            return bucket_of(url, connection, ObjectServer)
+            return bucket_of(url, connection)
         if url.scheme in WEB:
             return WebServer(url, connection)
         from glassfs.source.remote.fsspecs import FsspecServer
@@ -103,20 +109,22 @@ def server_of(url: Url, connection: Connection) -> Server:
         raise error.at(url.shown) from None
 
 
-def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnyServer:
-    """Return the server of a bucket's URL. Raises Refused and NotAllowed."""
+def bucket_of(
+    url: Url, connection: Connection, options: Callable[[float], dict[str, Any]] = read_options,
+) -> ObjectServer:
+    """Return the server of a bucket's URL; ``options`` are those of its store. Raises Refused and NotAllowed."""
     if not url.host:
         raise Refused("names no bucket")
     library = obstore()
     try:
-        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
+        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, options(connection.timeout))
     except GlassfsError:
         raise
     except Exception:  # its message may repeat a credential
         raise Refused("cannot be opened: its name, an option or a credential is malformed") from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     host = urlsplit(endpoint).hostname or host
-    return kind(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
+    return ObjectServer(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
 
 
 def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
@@ -125,17 +133,13 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
     endpoint = connection.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     # botocore knows the files, roles and services that credentials come from, and takes 0.2 s to import. It is needed
-    # only if the environment has no keys, or if files may name a region or an endpoint.
+    # only if the environment's keys do not count, or if files may name a region or an endpoint.
     credentials: dict[str, Any] = {}
     session: Any = None
     if connection.anonymous:
         credentials["skip_signature"] = True
-    elif connection.key:
-        credentials |= {"access_key_id": connection.key, "secret_access_key": connection.secret}
-        if connection.token:
-            credentials["session_token"] = connection.token
-    elif connection.profile or not all(map(os.environ.get, _KEYS)):
-        session = _session(connection.profile)
+    elif connection.key or connection.profile or not all(map(os.environ.get, _KEYS)):
+        session = _session(connection)
         found = session.get_credentials()
         if found is None:
             reason = "there are no credentials, neither in the environment nor in the usual files"
@@ -143,7 +147,7 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         credentials["credential_provider"] = partial(_provide, found)
     has_files = any(os.path.exists(os.path.expanduser(os.environ.get(name) or usual)) for name, usual in _FILES)
     if not (region and endpoint) and (session is not None or has_files):
-        session = session or _session(connection.profile)
+        session = session or _session(connection)
         region = region or session.get_config_variable("region") or ""
         endpoint = endpoint or _configured_endpoint(session)
     if endpoint:
@@ -218,7 +222,7 @@ def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
 
 def _client(connection: Connection, region: str, endpoint: str) -> Any:
     """Return a botocore client with the same credentials and endpoint. Raises Refused and NotAllowed."""
-    session = _session(connection.profile)
+    session = _session(connection)
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -228,24 +232,22 @@ def _client(connection: Connection, region: str, endpoint: str) -> Any:
         retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},
         parameter_validation=False,
     )
-    return session.create_client(
-        "s3", region_name=region, endpoint_url=endpoint or None, config=config,
-        aws_access_key_id=connection.key or None, aws_secret_access_key=connection.secret or None,
-        aws_session_token=connection.token or None,
-    )
+    return session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=config)
 
 
-def _session(profile: str) -> Any:
+def _session(connection: Connection) -> Any:
     """Return a botocore session: it knows the files, roles and services that credentials come from."""
     try:
         import botocore.session
     except ImportError:
         raise Refused(not_installed()) from None
-    session = botocore.session.Session(profile=profile or None)
+    session = botocore.session.Session(profile=connection.profile or None)
     try:
         session.get_scoped_config()
     except Exception as error:
         raise NotAllowed(f"cannot parse the AWS configuration files: {error}") from None
+    if connection.key:
+        session.set_credentials(connection.key, connection.secret, connection.token or None)
     return session
 
 
@@ -260,9 +262,9 @@ def _provide(credentials: Any) -> dict[str, Any]:
 
 def _configured_endpoint(session: Any) -> str:
     """Return the endpoint in the configuration file: that of S3, or else that of all services."""
-    config = session.get_scoped_config()
-    of_s3 = session.full_config.get("services", {}).get(config.get("services"), {}).get("s3", {})
-    return str((isinstance(of_s3, dict) and of_s3.get("endpoint_url")) or config.get("endpoint_url", ""))
+    from botocore.configprovider import ConfiguredEndpointProvider
+
+    return str(ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide() or "")
 
 
 def _credentials(connection: Connection, options: dict[str, Any], endpoint: str, secret: str = "") -> dict[str, Any]:

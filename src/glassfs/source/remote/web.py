@@ -15,13 +15,12 @@ import os
 import re
 import socket
 import ssl
-import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from html import unescape
-from itertools import chain, islice, pairwise
+from itertools import islice
 from threading import Event
 from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
@@ -35,7 +34,16 @@ from glassfs.lru import LRU
 from glassfs.names import raw
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import NO_DAV, NO_RANGES, UNTRUSTED, NoRanges, ObjectServer, facts_of, obstore
+from glassfs.source.remote.objects import (
+    NO_DAV,
+    NO_RANGES,
+    UNTRUSTED,
+    NoRanges,
+    ObjectServer,
+    facts_of,
+    obstore,
+    read_options,
+)
 from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Retryable, calls, is_name, result_of, retried
 from glassfs.source.remote.url import Connection, Url
 
@@ -49,14 +57,12 @@ MOST_WHOLE = 64 << 20
 """Size of an object up to which it is read from a server without ranges: each read fetches it from its start."""
 AT_ONCE = 32
 """Objects that are asked for their facts at once."""
-REMEMBERED, REMEMBERED_ROWS = 10_000, 250_000
-SETTLED_NS = 120 * 10**9
-"""Age from which an object that changes gets another time on a page, which may have times in whole minutes."""
+REMEMBERED, REMEMBERED_NAMES = 10_000, 250_000
 _NO_DAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_DAV}")
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
 _PAGES = ("text/html", "application/xhtml+xml")
 
-LONGEST_TAG, LONGEST_ROW = 4096, 16384
+LONGEST_TAG = 4096
 MOST_TITLES = 10
 # No pattern tries more than once to match a byte of the page: what is repeated ends at the first < or >, or is bounded.
 _LINK = re.compile(rb"<a\s[^<>]{0,%d}?\bhref\s*=\s*(?:\"([^\"<>]{0,%d})\"|'([^'<>]{0,%d})'|([^\s\"'<>]{1,%d}))" % (
@@ -83,7 +89,7 @@ class WebServer(ObjectServer):
 
         self._url = url
         self._headers = _authorization(url, connection)
-        options = self.options(connection.timeout)
+        options = read_options(connection.timeout)
         options["client_options"] |= {"allow_http": url.scheme == "http", "default_headers": self._headers}
         identity = base = f"{url.scheme}://{url.host}"
         try:
@@ -95,28 +101,11 @@ class WebServer(ObjectServer):
         super().__init__(base, identity, store, library, connection.timeout)
         self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
         """Folders that were listed from pages. Those below them are, too."""
-        self._sends_whole: LRU[Path, bool] = LRU(REMEMBERED)
-        """Objects of which the server sends no ranges."""
-        self._described: LRU[Path, tuple[bytes, int, Facts]] = LRU(REMEMBERED_ROWS)
-        """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
+        self._described: LRU[Path, tuple[bytes, list[Listed]]] = LRU(REMEMBERED_NAMES)
+        """What is in a folder, with a digest of its page."""
         if url.query and self._target(url) is not None:
             reason = "redirects, and the next host would learn its query"
             raise Refused(f"{reason}; name it without the query, or name the final URL")
-
-    def is_folder(self, path: Path) -> bool:
-        # Servers redirect the name of a folder to the same with a slash.
-        if self._url.query:
-            return False
-        name, target = f"/{'/'.join(path)}", self._target(self._url_of(path, False))
-        try:
-            return target is not None and unquote(
-                urlsplit(urljoin(name, target)).path, errors="surrogateescape",
-            ) == f"{name}/"
-        except ValueError:
-            return False
-
-    def _url_of(self, path: Path, is_folder: bool) -> Url:
-        return self._url._replace(path=path, is_folder=is_folder, shown=self.shown(path))
 
     def _target(self, url: Url) -> str | None:
         """Return where the server redirects a URL to, or None. Raises DeviceFailed if there is no usable answer."""
@@ -150,20 +139,28 @@ class WebServer(ObjectServer):
         if by_webdav:
             return by_webdav
         try:
-            rows = await calls.get().run(partial(self._rows, path))
+            digest, names = await calls.get().run(partial(self._names, path))
         except Refused:
             if by_webdav is None:
                 raise
             return by_webdav
         self._sends_pages.put(path, True)
-        return await self._with_facts(path, rows)
+        # Objects are asked for their facts again when the page is another one, as it has their times. A change that it
+        # does not show yet is found by a read.
+        known = self._described.get(path)
+        if known is not None and known[0] == digest:
+            return known[1]
+        listed = await self._with_facts(path, names)
+        if digest and not any(one.omitted for one in listed):
+            self._described.put(path, (digest, listed), 1 + len(listed))
+        return listed
 
-    def _rows(self, path: Path, abandoned: Event) -> Mapping[str, bytes | None]:
-        """Return the rows of the HTML page that the server sends for a folder, after redirects to the same folder.
+    def _names(self, path: Path, abandoned: Event) -> tuple[bytes, Mapping[str, bool]]:
+        """Return a digest of the HTML page that the server sends for a folder, b"" if it has no times, and its names.
 
         Blocks; an abandoned call ends after the current piece. Raises Refused if there is no such page, and others.
         """
-        url = self._url_of(path, True)
+        url = self._url._replace(path=path, is_folder=True, shown=self.shown(path))
 
         def whole(answer: http.client.HTTPResponse) -> tuple[bytes, str]:
             if answer.headers.get_content_type() not in _PAGES:
@@ -182,28 +179,28 @@ class WebServer(ObjectServer):
         except HTTPError as error:
             status = error.code
         else:
-            return rows_of(page, final, path)
+            return xxhash.xxh3_64_digest(page) if _CLOCK.search(page) else b"", names_on(page, final, path)
         if status in (404, 410):
             raise NotFound("there is no such object")
         if status == 401:
             raise NotAllowed("access denied (HTTP 401): put the credentials into ~/.netrc")
         raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL")
 
-    async def _with_facts(self, path: Path, rows: Mapping[str, bytes | None]) -> list[Listed]:
-        """Return what is on a page; objects are asked for their facts unless their rows are as before."""
+    async def _with_facts(self, path: Path, names: Mapping[str, bool]) -> list[Listed]:
+        """Return what is on a page, by ``names_on``; objects are asked for their facts."""
         listed: list[Listed] = []
         # All tasks draw from one iterator, so that a slow answer delays one of them only.
-        rest = iter(rows.items())
+        rest = iter(names.items())
 
         async def work() -> None:
-            for name, row in rest:
-                found = None if row is None else await self._description((*path, name), row)
+            for name, is_folder in rest:
+                found = None if is_folder else await self._description((*path, name))
                 if isinstance(found, str):
                     listed.append(Listed(name, None, found))
-                elif row is None or found is not None:
+                elif is_folder or found is not None:
                     listed.append(Listed(name, found))
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(rows)))]
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(names)))]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -211,16 +208,11 @@ class WebServer(ObjectServer):
                 task.cancel()
         return listed
 
-    async def _description(self, path: Path, row: bytes) -> Facts | str | None:
+    async def _description(self, path: Path) -> Facts | str | None:
         """Return an object's facts, or why it cannot be read; None if it is missing.
 
         Raises DeviceFailed if the server fails again and again.
         """
-        known = self._described.get(path)
-        if known is not None and row and known[0] == row and 0 < known[2].mtime_ns < known[1] - SETTLED_NS:
-            return known[2]
-        now_ns = time.time_ns()
-
         async def attempt() -> Facts | str | None:
             try:
                 return await self._translated(self._asked(path))
@@ -232,10 +224,7 @@ class WebServer(ObjectServer):
                 return f"unreadable object: {error.reason}"
 
         # Each object is retried by itself: repeating the whole listing would ask for all others again.
-        found = await retried(attempt, self.timeout, self.shown(path))
-        if isinstance(found, Facts):
-            self._described.put(path, (row, now_ns, found))
-        return found
+        return await retried(attempt, self.timeout, self.shown(path))
 
     async def _asked(self, path: Path) -> Facts | None:
         try:
@@ -251,34 +240,29 @@ class WebServer(ObjectServer):
         try:
             return await super()._read(path, offset, size, facts)
         except Changed:
-            self._described.pop(path)  # its row may be as before
+            self._described.pop(path[:-1])  # its page may be as before
             raise
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
-        if not self._sends_whole.get(path):
-            try:
-                return await super()._get(path, options)
-            except NoRanges:
-                pass
-        result = await self._library.get_async(self._store, "/".join(path))
+        try:
+            return await super()._get(path, options)
+        except NoRanges:
+            result = await self._library.get_async(self._store, "/".join(path))
         if result.meta["size"] > MOST_WHOLE:
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}")
-        self._sends_whole.put(path, True)
         return result
 
 
-def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
-    """Return the names in the folder at ``path`` by the page with this URL.
+def names_on(page: bytes, url: str, path: Path) -> dict[str, bool]:
+    """Return the names in the folder at ``path`` by the page with this URL, and whether they are folders.
 
-    The value of a folder is None, that of a file is a digest of its row in the page, which has its time and so changes
-    with the file; b"" if there is no time in it. Raises TooLarge, and Refused if the page is no listing: if no title or
-    heading starts as those of listings do, nor ends with the folder's name or path. In the second case it must not have
-    more links to other servers and to folders beside this one than names.
+    Raises TooLarge, and Refused if the page is no listing: if no title or heading starts as those of listings do, nor
+    ends with the folder's name or path. In the second case it must not have more links to other servers and to folders
+    beside this one than names.
     """
-    rows: dict[str, bytes | None] = {}
+    found: dict[str, bool] = {}
     server, depth, foreign = urlsplit(url), len(path), 0
-    for link, following in pairwise(chain(_LINK.finditer(page), (None,))):
-        assert link is not None
+    for link in _LINK.finditer(page):
         target = unescape((link[1] or link[2] or link[3] or b"").decode("utf-8", "surrogateescape")).strip()
         try:
             at = urlsplit(urljoin(url, target))
@@ -293,27 +277,19 @@ def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
             foreign += path[: len(above)] != above
         elif not (at.query or at.fragment) and names[depth + 1 :] in ([], [""]) and is_name("".join(names[depth:])):
             name = names[depth]
-            # The markup up to the next link has the file's time, in a form of each server's own. It need not be
-            # understood: other markup says that the file may have changed.
-            row = page[link.end() : min(following.start() if following else len(page), link.end() + LONGEST_ROW)]
-            if len(names) > depth + 1:
-                rows[name] = None
-            elif _CLOCK.search(row) and rows.get(name, b"") is not None:
-                rows[name] = xxhash.xxh3_64_digest((rows.get(name) or b"") + row)
-            else:
-                rows.setdefault(name, b"")
-        if len(rows) > MOST_NAMES:
+            found[name] = len(names) > depth + 1 or found.get(name, False)
+        if len(found) > MOST_NAMES:
             raise TooLarge(f"has a listing of more than {MOST_NAMES} names")
     titles = [
-        unescape(_TAG.sub(b"", found[1]).decode("utf-8", "surrogateescape"))
-        for found in islice(_TITLE.finditer(page), MOST_TITLES)
+        unescape(_TAG.sub(b"", title[1]).decode("utf-8", "surrogateescape"))
+        for title in islice(_TITLE.finditer(page), MOST_TITLES)
     ]
     # A web site with links must not become a folder, as each of them would be requested and shown as a file.
     if not any(map(_CALLED_LISTING.match, titles)):
         ends = [title.strip().rstrip("/").rpartition("/")[2] for title in titles if title.strip()]
-        if (path[-1] if path else "") not in ends or foreign > max(1, len(rows)):
+        if (path[-1] if path else "") not in ends or foreign > max(1, len(found)):
             raise Refused("the server sends a page that is no listing; name what is in it by its own URL")
-    return rows
+    return found
 
 
 class _SamePath(HTTPRedirectHandler):
