@@ -151,7 +151,8 @@ def lookup(tree: Tree, path: str, source: str, is_link_kept: bool = True) -> Fou
     except UnfollowedLink as error:
         raise NotFound(f"{path}: {error.reason}") from None
     except NotFound:
-        raise NotFound(f"{path}: no such file or directory in {source}{_hint(tree, path)}") from None
+        near = hint(lambda above: tree.directory(above or "/"), path)
+        raise NotFound(f"{path}: no such file or directory in {source}{near}") from None
     except NotADirectory:
         raise NotADirectory(f"{path}: not a directory in {source}") from None
 
@@ -203,12 +204,3 @@ def type_name(descr: str) -> str:
     if kind in "Mm":
         return f"{_KINDS[kind]}{size[1:]}"
     return f"{_KINDS[kind]}{int(size) * 8}" if kind in _KINDS and size.isdigit() else descr
-
-
-def _hint(tree: Tree, path: str) -> str:
-    """Suggest what a missing path may stand for."""
-    if is_url(path) or os.path.isfile(path):
-        return "; it is a separate file; only one source is allowed"
-    if any(character in path for character in "*?["):
-        return "; patterns such as * only work in a mount"
-    return hint(lambda above: tree.directory(above or "/"), path)

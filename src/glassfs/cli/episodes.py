@@ -6,10 +6,9 @@ The rows are those of ``episodes.jsonl`` and ``episodes.parquet`` at the root of
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +22,7 @@ from glassfs.cli.completion import misuse, sources_argument
 from glassfs.cli.layouts import source_options
 from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary, where_option
 from glassfs.content.pieces import ContainerPiece, pieces_of
-from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
+from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
 from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.run import RunPlan
@@ -97,19 +96,11 @@ def command(
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
     if tables and EPISODES not in tables and not rows:
-        click.echo(printable(_instead(tables, sources)), err=True)
+        others = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in in_order(tables))
+        click.echo(printable(f"no episodes, but {others}"), err=True)
     elif where and not rows and (reason := why_none(where, known)):
         click.echo(printable(reason), err=True)
     return 1 if run.faults else 0
-
-
-def _instead(tables: Mapping[str, int], sources: Sequence[str]) -> str:
-    """Return a sentence about other tables of containers."""
-    first, *others = in_order(tables)
-    found = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in (first, *others))
-    source = sources[0] if len(sources) == 1 and (is_url(sources[0]) or os.path.isdir(sources[0])) else "FOLDER"
-    words = f"arrays {shlex.join(sources)}" if first == ARRAYS else f"cat {shlex.quote(source)} {first}.jsonl"
-    return f"no episodes, but {found}; for a table, run: glassfs {words}"
 
 
 def _form_of(output: str) -> str:
