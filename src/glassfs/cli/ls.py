@@ -14,11 +14,12 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import complain, described, located, lookup, name_of, opened, report
+from glassfs.cli.common import complain, located, lookup, name_of, opened, report
 from glassfs.cli.completion import complete_file, misuse, path_argument, source_argument
 from glassfs.cli.layouts import tree_options
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
+from glassfs.library.shown import described
 from glassfs.sizes import PIECE, human_size
 from glassfs.source.remote.url import Connection, shown
 from glassfs.terminal import printable
