@@ -22,7 +22,7 @@ from glassfs.cli import stoppable
 from glassfs.cli.common import located, lookup, name_of, nodes_from, opened
 from glassfs.cli.completion import complete_file, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
-from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
+from glassfs.cli.exporting import LINKS, Export, ExportJob, Written, is_within
 from glassfs.cli.layouts import tree_options
 from glassfs.cli.many import Progress, batch, many_options, progress_over, where_option
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
@@ -56,7 +56,7 @@ _GAP = re.compile(r"[\W_]+")
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_file)
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
 @click.option(
-    "--links", type=click.Choice([one.value for one in Links]), default=Links.AUTO.value,
+    "--links", type=click.Choice(LINKS), default=LINKS[0],
     help="Symbolic links: keep, follow (copy what they lead to), or by default keep those to what is exported as well "
     "and those out of SOURCE, and follow the others.",
 )
@@ -111,7 +111,7 @@ def command(
             inside = [at.inner(path) for path in chosen] or [at.path]
             starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
             job = ExportJob(
-                source, name, folder, folder, existing, Links(links), starts, views, connection,
+                source, name, folder, folder, existing, links, starts, views, connection,
                 tuple(f".{form}" for form in forms),
             )
             if plan.is_plain:
