@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -35,9 +35,8 @@ from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
 from glassfs.datasets.table import PARQUET, writer
 from glassfs.datasets.where import why_none
-from glassfs.errors import GlassfsError, NotADirectory, NotFound
+from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
-from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.sizes import PIECE, counted, human_size
 from glassfs.source import Connection, Kind, absolute, is_url
@@ -47,7 +46,6 @@ from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
 from glassfs.view import available
 
-ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
 
 
@@ -309,33 +307,12 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
                 picked.pieces.append(piece)
                 for row in records(piece):
                     path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
-                    picked.places |= _places(tree, above.rstrip("/"), path, row)
+                    picked.places[path] = f"/{_label(row)}"
     picked.missing = Written(failures=run.faults, omitted=run.omitted)
     if not picked.places:
         reason = why_none(where, known)
         raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}{'; ' * bool(reason)}{reason}")
     return picked
-
-
-def _places(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
-    """Return the places of an episode and of the attributes that belong to it: its own, of groups above, of the file.
-    """
-    label, whole = _label(row), component(raw(str(row[CONTAINER])))
-    goal = followed(tree, path)[0]
-    places = {path: f"/{label}"}
-    # Episodes of HDF5 are links to their groups, whose attributes are beside them. All others have theirs inside.
-    if goal == path:
-        return places
-    attributes = {f"{container}/meta/attributes.json": f"/{whole}~attributes.json"}
-    names = goal[len(container) + 1 :].split("/")
-    for depth in range(1, len(names)):
-        attributes[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
-    attributes[f"{goal}{ENDING}"] = f"/{label}{ENDING}"
-    for start, place in attributes.items():
-        with suppress(NotFound, NotADirectory):
-            tree.node(start)
-            places[start] = place
-    return places
 
 
 def _label(row: dict[str, object]) -> str:
