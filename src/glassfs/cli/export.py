@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -205,22 +205,19 @@ def _files(plan: RunPlan, search: Search, tree: Tree, job: ExportJob, here: Expo
             if isinstance(found, Unlisted):
                 yield found
                 continue
-            if found.kind is Kind.FOLDER or (found.kind is Kind.LINK and plan.shard.has(found.key)):
-                _write(here, tree, f"/{found.path}")
-            elif found.kind is Kind.FILE:
+            if found.kind is Kind.FILE:
                 yield found
-
-
-def _write(here: Export, tree: Tree, path: str) -> None:
-    """Write a folder, which may contain files of any shard, or a link."""
-    try:
-        here.write(path, tree.lookup(path), path)
-    except NotFound:
-        return  # removed meanwhile
-    except Unusable:
-        raise
-    except GlassfsError as error:
-        here.failed(path, error)
+            # A folder may contain files of any shard.
+            elif found.kind is Kind.FOLDER or (found.kind is Kind.LINK and plan.shard.has(found.key)):
+                path = f"/{found.path}"
+                try:
+                    node = tree.lookup(path)
+                except NotFound:
+                    continue  # removed meanwhile
+                except GlassfsError as error:
+                    here.failed(path, error)
+                else:
+                    here.write(path, node, path)
 
 
 @dataclass(frozen=True)
@@ -232,15 +229,13 @@ class Exporting:
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         job = self.job
-        with ExitStack() as stack:
-            tree = stack.enter_context(open_tree(job.source, views=job.views, connection=job.connection))
+        with open_tree(job.source, views=job.views, connection=job.connection) as tree:
             try:
-                target = stack.enter_context(job.opened_target(is_begun=True))
+                with job.opened_target(is_begun=True) as target:
+                    yield partial(self._outcome, tree, target)
             except NotWritten as error:
                 fatal = Outcome(is_container=False, fatal=str(error))
                 yield lambda found: fatal
-            else:
-                yield partial(self._outcome, tree, target)
 
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Problems()

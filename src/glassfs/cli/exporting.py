@@ -137,10 +137,8 @@ class Export:
                 self._write_file(node, place, is_chosen)
         except Unusable:
             raise
-        except NotWritten as error:
-            self.failed(place, error)
-        except Exception as error:  # from the source; the target raises NotWritten
-            self.failed(path, error)
+        except Exception as error:  # from the source, or NotWritten from the target
+            self.failed(place if isinstance(error, NotWritten) else path, error)
 
     def _make_folder(self, path: str, node: Directory, place: str) -> None:
         # The target may be visible below the source through another mount: the export would copy itself without end.
