@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
@@ -126,39 +126,32 @@ def _demand_replaceable(output: str, sources: Sequence[str]) -> None:
 
 @contextmanager
 def _opened(form: str, output: str) -> Iterator[Callable[[Any], None]]:
-    """Open the output for a ``with``; yield what writes rows to it."""
+    """Open the output for a ``with``; yield what writes rows to it.
+
+    A file gets its name at the end of the ``with``, and is removed after an error. Until then it is locked, and has
+    another name. Raises GlassfsError if it cannot be written, or if what has that name is not from this command.
+    """
     if not output:
         sys.stdout.buffer.write(head(form))
         with writer(form, sys.stdout.buffer) as write:
             yield write
         return
-    with _replacing(output, mark(form)) as file:
-        file.write(head(form))
-        with writer(form, file, os.path.dirname(output) or ".", partial(outputs.writing, output)) as write:
-            yield write
-
-
-@contextmanager
-def _replacing(name: str, mark: bytes) -> Iterator[BinaryIO]:
-    """Provide a file that gets the name at the end of the ``with``, and is removed after an error.
-
-    Until then it is locked, and has another name. Raises GlassfsError if it cannot be written, or if a file has that
-    name which does not begin with ``mark``.
-    """
-    if os.path.isdir(name):
-        raise GlassfsError("is a folder", name)
-    part = name + PART
+    if os.path.isdir(output):
+        raise GlassfsError("is a folder", output)
+    part = output + PART
     with outputs.locked(part) as file:
         # What begins with our mark is of a run that was killed.
-        if not mark.startswith(os.pread(file.fileno(), len(mark), 0)):
+        if not mark(form).startswith(os.pread(file.fileno(), len(mark(form)), 0)):
             raise GlassfsError("exists and is not from this command; move it away first", part)
         try:
-            with outputs.writing(name):
+            with outputs.writing(output):
                 file.truncate(0)
-            yield file
-            with outputs.writing(name):
+            file.write(head(form))
+            with writer(form, file, os.path.dirname(output) or ".", partial(outputs.writing, output)) as write:
+                yield write
+            with outputs.writing(output):
                 file.flush()
-                os.rename(part, name)
+                os.rename(part, output)
         except BaseException:
             with suppress(OSError):
                 os.unlink(part)

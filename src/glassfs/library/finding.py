@@ -312,8 +312,7 @@ def hint(directory_at: Callable[[str], Directory], path: str) -> str:
     except GlassfsError:
         return ""
     shown = f"{above}/".lstrip("/")
-    meant = {(stem(known) or known)[:64]: known for known in reversed(names)}
-    meant |= {known[:64]: known for known in reversed(names)}
+    meant = {one[:64]: known for known in reversed(names) for one in (stem(known), known) if one}
     close = [meant[known] for known in difflib.get_close_matches(name[:64], meant, 3, 0.5)]
     near = dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:3])
     return f"; the nearest: {', '.join(near)}" if near else ""
