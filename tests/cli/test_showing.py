@@ -258,13 +258,6 @@ def test_errors_name_a_missing_path_as_typed(
         fails(glassfs(command, place), f"{place}: No such file or directory")
 
 
-def test_patterns_and_a_second_source_are_explained(store: Path, robot: Path, tmp_path: Path) -> None:
-    done = glassfs("cat", store, "nodes/*.npy")
-    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * only work in a mount")
-    done = glassfs("export", store, robot, tmp_path / "out")
-    fails(done, f"{robot}: no such file or directory in {store}; it is a separate file; only one source is allowed")
-
-
 def test_cat_continues_after_a_failure(store: Path) -> None:
     done = glassfs("cat", store, "none", "nodes", "nodes/flags.npy")
     assert done.output == glassfs("cat", store, "nodes/flags.npy").output

@@ -251,7 +251,7 @@ def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
 
 
 def test_repr_tells_what_it_is(data: glassfs.Library, datasets: Path) -> None:
-    assert repr(data[f"{EPISODE}/state"]) == f"<glassfs.Entry '{EPISODE}/state.npy' array <f4 (24, 7), 800 bytes>"
+    assert repr(data[f"{EPISODE}/state"]) == f"<glassfs.Entry '{EPISODE}/state.npy' float32 [24, 7], 800 bytes>"
     assert repr(data).startswith(f"<glassfs.Library {str(datasets)!r} directory: notes.txt, run1.kdb")
     assert repr(data["run1.kdb/episodes"]) == "<glassfs.Entry 'run1.kdb/episodes' directory: 0, 1, 2>"
     picture = data[f"{EPISODE}/images/front/000003"]

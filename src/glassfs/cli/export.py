@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,7 +22,7 @@ from glassfs.cli import stoppable
 from glassfs.cli.common import located, lookup, name_of, nodes_from, opened
 from glassfs.cli.completion import complete_file, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
-from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
+from glassfs.cli.exporting import LINKS, Export, ExportJob, Written, is_within
 from glassfs.cli.layouts import tree_options
 from glassfs.cli.many import Progress, batch, many_options, progress_over, where_option
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
@@ -35,9 +35,8 @@ from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
 from glassfs.datasets.table import PARQUET, writer
 from glassfs.datasets.where import why_none
-from glassfs.errors import GlassfsError, NotADirectory, NotFound
+from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
-from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.sizes import PIECE, counted, human_size
 from glassfs.source import Connection, Kind, absolute, is_url
@@ -47,7 +46,6 @@ from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
 from glassfs.view import available
 
-ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
 
 
@@ -56,7 +54,7 @@ _GAP = re.compile(r"[\W_]+")
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_file)
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
 @click.option(
-    "--links", type=click.Choice([one.value for one in Links]), default=Links.AUTO.value,
+    "--links", type=click.Choice(LINKS), default=LINKS[0],
     help="Symbolic links: keep, follow (copy what they lead to), or by default keep those to what is exported as well "
     "and those out of SOURCE, and follow the others.",
 )
@@ -111,7 +109,7 @@ def command(
             inside = [at.inner(path) for path in chosen] or [at.path]
             starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
             job = ExportJob(
-                source, name, folder, folder, existing, Links(links), starts, views, connection,
+                source, name, folder, folder, existing, links, starts, views, connection,
                 tuple(f".{form}" for form in forms),
             )
             if plan.is_plain:
@@ -207,22 +205,19 @@ def _files(plan: RunPlan, search: Search, tree: Tree, job: ExportJob, here: Expo
             if isinstance(found, Unlisted):
                 yield found
                 continue
-            if found.kind is Kind.FOLDER or (found.kind is Kind.LINK and plan.shard.has(found.key)):
-                _write(here, tree, f"/{found.path}")
-            elif found.kind is Kind.FILE:
+            if found.kind is Kind.FILE:
                 yield found
-
-
-def _write(here: Export, tree: Tree, path: str) -> None:
-    """Write a folder, which may contain files of any shard, or a link."""
-    try:
-        here.write(path, tree.lookup(path), path)
-    except NotFound:
-        return  # removed meanwhile
-    except Unusable:
-        raise
-    except GlassfsError as error:
-        here.failed(path, error)
+            # A folder may contain files of any shard.
+            elif found.kind is Kind.FOLDER or (found.kind is Kind.LINK and plan.shard.has(found.key)):
+                path = f"/{found.path}"
+                try:
+                    node = tree.lookup(path)
+                except NotFound:
+                    continue  # removed meanwhile
+                except GlassfsError as error:
+                    here.failed(path, error)
+                else:
+                    here.write(path, node, path)
 
 
 @dataclass(frozen=True)
@@ -234,15 +229,13 @@ class Exporting:
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         job = self.job
-        with ExitStack() as stack:
-            tree = stack.enter_context(open_tree(job.source, views=job.views, connection=job.connection))
+        with open_tree(job.source, views=job.views, connection=job.connection) as tree:
             try:
-                target = stack.enter_context(job.opened_target(is_begun=True))
+                with job.opened_target(is_begun=True) as target:
+                    yield partial(self._outcome, tree, target)
             except NotWritten as error:
                 fatal = Outcome(is_container=False, fatal=str(error))
                 yield lambda found: fatal
-            else:
-                yield partial(self._outcome, tree, target)
 
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Problems()
@@ -309,33 +302,12 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
                 picked.pieces.append(piece)
                 for row in records(piece):
                     path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
-                    picked.places |= _places(tree, above.rstrip("/"), path, row)
+                    picked.places[path] = f"/{_label(row)}"
     picked.missing = Written(failures=run.faults, omitted=run.omitted)
     if not picked.places:
         reason = why_none(where, known)
         raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}{'; ' * bool(reason)}{reason}")
     return picked
-
-
-def _places(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
-    """Return the places of an episode and of the attributes that belong to it: its own, of groups above, of the file.
-    """
-    label, whole = _label(row), component(raw(str(row[CONTAINER])))
-    goal = followed(tree, path)[0]
-    places = {path: f"/{label}"}
-    # Episodes of HDF5 are links to their groups, whose attributes are beside them. All others have theirs inside.
-    if goal == path:
-        return places
-    attributes = {f"{container}/meta/attributes.json": f"/{whole}~attributes.json"}
-    names = goal[len(container) + 1 :].split("/")
-    for depth in range(1, len(names)):
-        attributes[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
-    attributes[f"{goal}{ENDING}"] = f"/{label}{ENDING}"
-    for start, place in attributes.items():
-        with suppress(NotFound, NotADirectory):
-            tree.node(start)
-            places[start] = place
-    return places
 
 
 def _label(row: dict[str, object]) -> str:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
-from enum import Enum
 
 from glassfs.cli.common import nodes_from
 from glassfs.cli.many import Progress, fault_of
@@ -21,14 +20,9 @@ from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
 
-
-class Links(str, Enum):
-    """What to do with symbolic links."""
-
-    AUTO = "auto"
-    """Keep those to what is exported, and those out of the source; copy what others lead to."""
-    KEEP = "keep"
-    FOLLOW = "follow"
+LINKS = AUTO, KEEP, FOLLOW = "auto", "keep", "follow"
+"""What to do with symbolic links: keep those to what is exported, and those out of the source, and copy what others
+lead to; keep all; copy what each leads to."""
 
 
 @dataclass
@@ -60,7 +54,7 @@ class ExportJob:
     target: str
     folder: str
     existing: Existing
-    links: Links
+    links: str
     starts: Mapping[str, str]
     views: str
     connection: Connection
@@ -91,7 +85,7 @@ class Export:
         self._show, self._bar = show, bar
         self._is_resumed = job.existing is Existing.RESUME
         self._buffer = memoryview(bytearray(PIECE))
-        self._links = job.links if job.links is not Links.AUTO or target.has_links else Links.FOLLOW
+        self._links = job.links if job.links != AUTO or target.has_links else FOLLOW
         self._copies = dict(job.starts)
         """Where the target has what is at a path of the tree."""
         self._under_way: list[str] = []
@@ -143,10 +137,8 @@ class Export:
                 self._write_file(node, place, is_chosen)
         except Unusable:
             raise
-        except NotWritten as error:
-            self.failed(place, error)
-        except Exception as error:  # from the source; the target raises NotWritten
-            self.failed(path, error)
+        except Exception as error:  # from the source, or NotWritten from the target
+            self.failed(place if isinstance(error, NotWritten) else path, error)
 
     def _make_folder(self, path: str, node: Directory, place: str) -> None:
         # The target may be visible below the source through another mount: the export would copy itself without end.
@@ -158,7 +150,7 @@ class Export:
     def _write_link(self, path: str, node: Symlink, place: str, is_chosen: bool) -> None:
         """Write a link, if it is chosen, or copy what it leads to."""
         # A link's text stays where it leads to the same thing in the target; otherwise what it leads to is copied.
-        text = node.target if self._links is Links.KEEP else self._resolved(path, node, place)
+        text = node.target if self._links == KEEP else self._resolved(path, node, place)
         if not isinstance(text, str):
             self._follow(*text, place)
             return
@@ -168,7 +160,7 @@ class Export:
 
     def _resolved(self, path: str, link: Symlink, place: str) -> str | Found:
         """Return the text of the link to write, or what to copy instead of it."""
-        is_followed = self._links is Links.FOLLOW
+        is_followed = self._links == FOLLOW
         try:
             goal = goal_of(path.rpartition("/")[0], link)
             if not is_followed and (copy := self._copy_of(goal, place)):

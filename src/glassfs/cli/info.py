@@ -12,13 +12,14 @@ from typing import Any
 import click
 
 from glassfs import content
-from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened_sources, reason_of
+from glassfs.cli.common import Located, complain, located, lookup, name_of, opened_sources, reason_of
 from glassfs.cli.completion import json_option, sources_argument
 from glassfs.cli.layouts import source_options
 from glassfs.content.rows import of_records
 from glassfs.content.summary import INTEGER, value_of
 from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
+from glassfs.library.shown import described
 from glassfs.names import component
 from glassfs.sizes import counted, human_size
 from glassfs.source.remote.url import Connection

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grp
-import os
 import pwd
 import stat
 import sys
@@ -15,13 +14,14 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened, report
+from glassfs.cli.common import complain, located, lookup, name_of, opened, report
 from glassfs.cli.completion import complete_file, misuse, path_argument, source_argument
 from glassfs.cli.layouts import tree_options
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
+from glassfs.library.shown import described
 from glassfs.sizes import PIECE, human_size
-from glassfs.source.remote.url import Connection, is_url, shown
+from glassfs.source.remote.url import Connection, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission, said
@@ -251,17 +251,11 @@ def _grouped(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
     first = located(words[0])
     if first.path == "/":
         if len(words) == 1:
-            raise misuse(_how_to(first))
+            raise misuse(f"{first.shown}: name a path inside it; 'glassfs ls {first.shown}' shows what is there")
         yield first.source, words[1:]
         return
     for at in map(located, words):
         yield at.source, (at.path,)
-
-
-def _how_to(at: Located) -> str:
-    if not is_url(at.source) and not os.path.exists(at.source):
-        return f"{at.source}: no such file; name a container or a folder, and a path inside it"
-    return f"{at.shown}: name a path inside it; 'glassfs ls {at.shown}' shows what is there"
 
 
 def _written(tree: Tree, path: str, source: str) -> bool:

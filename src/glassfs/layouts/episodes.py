@@ -204,7 +204,7 @@ class Episodes:
         if found.has_groups:
             paths = [tuple(group.key for group in found.episode(number).groups[1:]) for number in numbers]
             layout = found.layout
-            choices = [one for some in (*layout.columns.values(), *layout.record.values()) for one in some]
+            choices = [one for some in layout.columns.values() for one in some]
             needed = {one.own for choice in choices for one in (choice.value, choice.when) if one and one.own}
             self._container.prepare(paths, sorted(needed), [pattern.text for pattern in layout.omit])
 

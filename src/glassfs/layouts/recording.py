@@ -179,12 +179,13 @@ class EpisodeContents:
         return found | {name: value for name, value in values.items() if value is not None or name not in found}
 
     def record(self, position: int | None) -> dict[str, Any]:
-        """Return all that is known of the episode: its row, further values of the layout, and its attributes."""
+        """Return all that is known of the episode: its row, and its attributes."""
         found = self.row(position)
-        more = {name: self.value(name, choices) for name, choices in self._layout.record.items()}
         with suppress(*LASTING):
-            more |= self._episode.group.facts(None)
-        return found | {name: value for name, value in more.items() if name not in found and value is not None}
+            for name, value in self._episode.group.facts(None).items():
+                if value is not None:
+                    found.setdefault(name, value)
+        return found
 
     def tried(self) -> Iterator[str]:
         """Yield what the layout finds in this episode, its roles and its row, and what it does not find and why."""

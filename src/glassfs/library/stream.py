@@ -26,6 +26,8 @@ def stream_of(file: File, name: str) -> io.BufferedReader:
 class Raw(SeekableFile):
     """An unbuffered file object of ``size`` bytes."""
 
+    _is_held = False
+
     def __init__(self, file: File, name: str) -> None:
         super().__init__(name)
         self._file = file
@@ -49,7 +51,7 @@ class Raw(SeekableFile):
         return rest
 
     def close(self) -> None:
-        if not self.closed and getattr(self, "_is_held", False):
+        if self._is_held:
             self._is_held = False
             self._lease.release()
         super().close()

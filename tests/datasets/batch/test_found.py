@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from glassfs.cli.episodes import Rows
 from glassfs.cli.export import Exporting
-from glassfs.cli.exporting import ExportJob, Links
+from glassfs.cli.exporting import KEEP, ExportJob
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
 from glassfs.datasets.batch import found
@@ -117,7 +117,7 @@ def test_work_is_pickled_with_its_connection() -> None:
     connection = Connection(endpoint="http://127.0.0.1:9", key="known")
     for work in (
         Verification(connection, 2), Rows(connection, "csv", "success"),
-        Exporting(ExportJob("/a", "a", "/b", "b", Existing.RESUME, Links.KEEP, {"/": "/"}, "jsonl", connection)),
+        Exporting(ExportJob("/a", "a", "/b", "b", Existing.RESUME, KEEP, {"/": "/"}, "jsonl", connection)),
     ):
         found = pickle.loads(pickle.dumps(work))
         assert found == work
