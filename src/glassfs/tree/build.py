@@ -1,7 +1,7 @@
-"""Make nodes of contents: lazy directories, files of views, name collisions (docs/manual/contents.md, "Names").
+"""Make nodes of contents: lazy directories, files of views, containers inside containers, name collisions.
 
 Where names collide after escaping, directories merge. Of files the first in the container's order keeps the name; the
-others get ``~2``, ``~3`` … before the extension.
+others get ``~2``, ``~3`` … before the extension (docs/manual/contents.md, "Names" and "Containers in containers").
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from glassfs.content import (
     Link,
     Member,
     Nested,
+    NestedSource,
     Omitted,
     Series,
     Stored,
@@ -32,9 +33,9 @@ from glassfs.content import (
 )
 from glassfs.content.allowance import OBJECT, held, held_by_content, held_by_member
 from glassfs.errors import Damaged, GlassfsError
+from glassfs.formats.registry import HEAD, INDEX, Head, may_be_container, recognise
 from glassfs.names import component, free_name, shown_at_root
 from glassfs.terminal import printable
-from glassfs.tree.nested import NestedDirectory, is_container
 from glassfs.tree.nodes import (
     NO_VIEWS,
     XATTR_PREFIX,
@@ -42,9 +43,12 @@ from glassfs.tree.nodes import (
     Facts,
     File,
     Node,
+    OpenNested,
     Origin,
     Settled,
+    Standing,
     Symlink,
+    error_of,
     held_by_names,
     inode,
     inodes_of,
@@ -63,6 +67,12 @@ DEEPEST = 256
 """The most directories that a name is split into; the rest of the name becomes one component."""
 CHECKED_AT_ONCE = 256
 """Members after which a listing continues only if a caller still waits for it."""
+
+MOST_DEPTH = 4
+"""Containers around a container that is still shown as a directory."""
+MOST_EXPANSION = 32
+"""Bytes of such a container for each byte that the outermost one stores of it: so compression inside compression costs
+no more than a file as large would."""
 
 _Run = tuple[int, list[Member]]
 """Members below a directory, and how many components of their names lead to it."""
@@ -420,3 +430,51 @@ class SeriesDirectory(Settled):
         # The size of a content is that of its file only if the file shows the same bytes.
         is_shown_unchanged = isinstance(first, Stored) and data is first.data
         return series.sizes(start, stop) if series.sizes and is_shown_unchanged else None
+
+
+def is_container(nested: Nested) -> bool:
+    """Return whether a nested file is shown as a directory. It is opened later.
+
+    Its name decides, and its first bytes unless reading them takes a request. Raises Passing.
+    """
+    name = nested.key.decode("utf-8", "replace")
+    if not may_be_container(name) or name.lower().endswith(INDEX):  # there are no files beside it
+        return False
+    # Depth and expansion are those of the whole way from the outermost file, which a bomb would multiply.
+    source = NestedSource(nested)
+    if source.depth > MOST_DEPTH or source.expansion > MOST_EXPANSION:
+        return False
+    if source.is_remote:
+        return True
+    try:
+        head = Head(nested.first_bytes(HEAD), name.rpartition("/")[2], source.size)
+    except Damaged:
+        return False
+    return recognise(head) is not None
+
+
+class NestedDirectory(Standing):
+    """A container inside another one, opened when it is entered, or when its attributes are asked for.
+
+    If it cannot be opened, it contains nothing but its own file, and its attributes have the reason.
+    """
+
+    def __init__(self, name: str, ino: int, origin: Origin, content: Nested) -> None:
+        super().__init__(name, ino, origin)
+        self.content = content
+
+    @property
+    def file(self) -> File:
+        """Its bytes, which are in no listing."""
+        return File(self.name, self.ino, self.origin, self.content.data, self.content)
+
+    def opened(self) -> OpenNested:
+        return self.origin.services.nested(self.name, self.ino, self.origin, self.content)
+
+    def shown(self) -> Settled:
+        return self.opened().root
+
+    def xattrs(self) -> dict[str, bytes]:
+        opened = self.opened()
+        format_name = opened.container.format.encode()
+        return self.file.xattrs() | {XATTR_PREFIX + "format": format_name} | error_of(opened.root)

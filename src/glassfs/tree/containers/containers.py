@@ -28,8 +28,18 @@ from glassfs.formats.registry import AHEAD, HEAD, Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.build import directory
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, OpenContainers, Refusal
-from glassfs.tree.containers.opener import absent_from, failure, parse, parse_or_close, used_parts
+from glassfs.tree.containers.lease import (
+    ContainerLease,
+    Location,
+    OpenContainer,
+    OpenContainers,
+    Refusal,
+    absent_from,
+    failure,
+    parse,
+    parse_or_close,
+    used_parts,
+)
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
