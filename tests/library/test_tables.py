@@ -15,7 +15,6 @@ from writers.kastore import KastoreWriter
 import glassfs
 from glassfs import content as contents
 from glassfs import installing
-from glassfs.content import Memory
 from glassfs.content.table import Column
 from glassfs.errors import Damaged, TooLarge, Unsuited
 from glassfs.library.table import Table
@@ -183,14 +182,10 @@ def test_rows_of_many_columns_are_read_a_few_at_a_time() -> None:
     assert sum(data.count for data, _ in made) <= 16 << 20
 
 
-def test_only_the_shown_part_of_a_table_is_read() -> None:
+def test_the_page_of_a_table_with_too_large_rows_says_so() -> None:
     data, column = vectors((1 << 20, 1 << 30))
-    texts = Recorded(9 << 30)
-    offsets = np.arange(10, dtype="<i8") << 30
-    ragged = contents.RaggedText(b"y", texts, Memory(offsets.tobytes()), "<i8", 9)
-    page = table_of(9, column, Column(b"y", ragged))._repr_html_()
-    assert page.count("<tr>") == 10 and page.count("[0.0, 0.0, ") == 9 and page.count("…") == 18
-    assert data.count < 1 << 16 and texts.count < 1 << 16
+    page = table_of(9, column)._repr_html_()
+    assert "too large to be a value in a list" in page and data.count == 0
 
 
 def test_too_large_a_row_says_so() -> None:

@@ -147,12 +147,12 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
     def _first(self, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-        """Yield the rows to be shown, with long values cut: a character may take four bytes of a text."""
+        """Yield the rows to be shown."""
         if self._table.records is not None:
             yield from islice(of_records(self._table.records), ROWS)
             return
         count = min(self._table.rows, ROWS)
-        found = {text(column.name): values(column, count, PIECE, 4 * CHARACTERS + 4) for column in columns}
+        found = {text(column.name): values(column, count, PIECE) for column in columns}
         for row in zip(*(islice(column, count) for column in found.values()), strict=True):
             yield dict(zip(found, row, strict=True))
 
