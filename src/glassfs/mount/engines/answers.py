@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 
-from glassfs.lru import LRU
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
@@ -54,8 +53,6 @@ class Answers:
         self._generation = int.from_bytes(os.urandom(4), "little")
         """Differs from mount to mount, as ids do not: else a file handle of an earlier mount, which servers of NFS and
         others give to their clients, would lead to another file of this one instead of ESTALE."""
-        self._ends: LRU[tuple[int, int], bool] = LRU(1000)
-        """Directories that were just listed to the end, each with that position."""
         # Threads add to it without a lock. If a count were lost, no more would be wrong than a figure of the status.
         self.counts = [0] * OPCODES
         """Number of requests by opcode."""
@@ -114,12 +111,6 @@ class Answers:
         """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        # The kernel asks once more after the last entry. That there is none is known without making the listing again,
-        # which takes a fifth of the time of a short one.
-        if self._ends.pop((ident, cookie)):
-            operations.listed(ident, cookie)
-            self._reply(unique, b"")
-            return
         listing, position = operations.listing(ident, cookie)
         body = bytearray(wire.dots(listing.directory.ino, listing.cookie)[position * wire.DOT :])
         given: list[tuple[int, int]] = []
@@ -129,8 +120,6 @@ class Answers:
                 raise Answer(errno.EINVAL)
             if not body:
                 operations.listed(ident, cookie)
-            elif not is_full:
-                self._ends.put((ident, listing.cookie + len(listing) + 2), True)
             # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
             # all are given back.
             if self._reply(unique, body):
