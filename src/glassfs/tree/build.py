@@ -53,7 +53,6 @@ from glassfs.tree.nodes import (
     inode,
     inodes_of,
     not_found,
-    stem,
     target_of,
 )
 from glassfs.tree.omissions import ERROR, Omission, as_attributes
@@ -199,9 +198,6 @@ class ContentDirectory(Settled):
             raise not_found(name)
         return number, children.nodes[number]
 
-    def names(self) -> Iterator[str]:
-        return iter(self._children().numbers)
-
     def listing(self) -> Sequence[Node]:
         return self._children().nodes
 
@@ -326,17 +322,14 @@ class FieldsDirectory(Settled):
     def count(self) -> int:
         return len(self.fields.outline.names)
 
-    def found(self, name: str, is_whole: bool = True) -> tuple[int, Node]:
+    def found(self, name: str) -> tuple[int, Node]:
         # The only child that may have this name: the extension of a file is known once it is made.
         number = self.fields.outline.stems.get(name.partition(".")[0])
         if number is not None:
             node = self.at(number)
-            if name == node.name or (not is_whole and name == stem(node.name)):
+            if name == node.name:
                 return number, node
         raise not_found(name)
-
-    def named(self, name: str) -> Node:
-        return self.found(name, is_whole=False)[1]
 
     def at(self, number: int) -> Node:
         fields, origin, ino = self.fields, self.origin, self.ino

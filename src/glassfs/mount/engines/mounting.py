@@ -70,16 +70,12 @@ class MountPoint:
         """Mount by the system call; return None if this user may not do that."""
         try:
             descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise MountError(
-                f"{DEVICE} does not exist: 'modprobe fuse' as root, or in a container start it with "
-                f"'--device {DEVICE} --cap-add SYS_ADMIN'; all commands but 'mount', and Python, work without it"
-            ) from None
         except OSError as error:
-            advice = f"ask for the group that owns it, or in a container for '--device {DEVICE}'"
-            if error.errno not in (errno.EACCES, errno.EPERM):
-                advice = "'modprobe fuse' as root loads the kernel's part"
-            raise MountError(f"{DEVICE} cannot be opened ({error.strerror}): {advice}") from None
+            raise MountError(
+                f"{DEVICE} cannot be opened ({error.strerror}): 'modprobe fuse' as root, ask for the group that owns "
+                f"it, or start a container with '--device {DEVICE} --cap-add SYS_ADMIN'; all commands but 'mount', and "
+                "Python, work without it"
+            ) from None
         try:
             mode = stat.S_IFMT(os.stat(self.path).st_mode)
             ids = f"rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()}"

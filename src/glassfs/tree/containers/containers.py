@@ -208,11 +208,8 @@ class Containers:
         """Remember why a file is not shown as a container, and return it; "" if it does not look like one."""
         reason, asked = "", []
         if not isinstance(error, Unrecognised):
-            # A folder is listed again and again, and the log should say once what is wrong with a file in it.
             reason = PRIVATE if isinstance(error, Private) else error.without_source
-            before = self.watcher.known(location)
-            if not isinstance(before, Refusal) or before.reason != reason:
-                log.warning("%s", error)
+            log.warning("%s", error)
             asked = [
                 (path, found if isinstance(found, str) else found.entry.stamp) for path, found in opening.asked
             ]
