@@ -179,12 +179,6 @@ class Sources:
         """Return the tree paths of changes that were noticed otherwise. Waits only for stores that reported some."""
         return self.containers.watcher.changes()
 
-    def made_of(self, location: Location, entry: Entry) -> Sequence[Entry]:
-        """Return the entries of all files of the container at a source's location, its own first."""
-        at = next(self._at(name) for name, named in self.locations.items() if named == location)
-        lease = self.containers.verdict(location, entry, at)
-        return [entry] if isinstance(lease, str) else lease.entries
-
     def close(self) -> None:
         if self.overview is not None:
             self.overview.close()
