@@ -198,9 +198,6 @@ class Operations:
         """Return the timeout of a node in a directory where ``timeout`` is that of others."""
         return min(settings.cached_unwatched, timeout) if node.origin.has_other_names else timeout
 
-    def forget(self, ident: int, references: int, count: int = 1) -> None:
-        self.inodes.forget(ident, references, count)
-
     def node(self, ident: int) -> Node:
         """Return a node. Raises Changed if its version was replaced."""
         return _checked(self.inodes.node(ident))

@@ -160,7 +160,7 @@ class MountSession:
             _, paths, before = again.popleft()
             stale += before, self.operations.stale(paths, is_first=False)
         changed, self._changed = self._changed, set()
-        changed = changed.union(self.sources.heard())
+        changed = changed.union(self.sources.containers.watcher.changes())
         if changed:
             for path in changed:
                 log.info("%s has changed", f"{self.mountpoint}{path}")

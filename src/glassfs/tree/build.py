@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import count, repeat
 from typing import TypeAlias
 
@@ -354,22 +354,21 @@ class SeriesDirectory(Settled):
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         self.name, self.ino, self.origin = name, ino, origin
         self._series = series
-        self._shape: tuple[str, str] | None = None
 
-    def _shaped(self) -> tuple[str, str]:
-        """Return the pattern of all names, and the suffix in it, and keep both as ``_shape``."""
+    @cached_property
+    def _shape(self) -> tuple[str, str]:
+        """The pattern of all names, and the suffix in it."""
         series, suffix = self._series, ""
         if series.numbers and series.has_files:
             suffix = file_of(series.item(series.numbers[0]), self.origin.services.cache, ()).suffix
-        self._shape = f"%0{series.digits}d" + suffix.replace("%", "%%"), suffix
-        return self._shape
+        return f"%0{series.digits}d" + suffix.replace("%", "%%"), suffix
 
     @property
     def count(self) -> int:
         return len(self._series.numbers)
 
     def found(self, name: str) -> tuple[int, Node]:
-        pattern, suffix = self._shape or self._shaped()
+        pattern, suffix = self._shape
         digits = name.removesuffix(suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             number, numbers = int(digits), self._series.numbers
@@ -379,12 +378,12 @@ class SeriesDirectory(Settled):
         raise not_found(name)
 
     def named(self, name: str) -> Node:
-        suffix = (self._shape or self._shaped())[1]
+        suffix = self._shape[1]
         return self.found(name if not suffix or name.endswith(suffix) else name + suffix)[1]
 
     def at(self, number: int) -> Node:
         named = self._series.numbers[number]
-        return self._node(named, (self._shape or self._shaped())[0] % named)
+        return self._node(named, self._shape[0] % named)
 
     def _node(self, number: int, name: str) -> Node:
         series, origin = self._series, self.origin
@@ -404,7 +403,7 @@ class SeriesDirectory(Settled):
             yield from super().facts(start, stop)
             return
         # Making contents and nodes would take several times as long.
-        pattern, parent = (self._shape or self._shaped())[0].encode(), self.ino
+        pattern, parent = self._shape[0].encode(), self.ino
         mode = origin.file_mode if series.has_files else origin.directory_mode if series.has_groups else Symlink.mode
         all_sizes = iter(sizes)
         for at in range(0, len(numbers), FACTS_AT_ONCE):

@@ -94,7 +94,7 @@ class Answers:
             return
         answer = wire.entry_out(child, self._generation, entry_timeout, timeout, attributes)
         if not self._send((wire.packed(0, unique, answer),)):
-            self._operations.forget(child, 1)
+            self._operations.inodes.forget(child, 1)
 
     def _getattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         attributes, timeout = self._operations.attributes(ident)
@@ -126,7 +126,7 @@ class Answers:
                 given.clear()
         finally:
             for child, count in given:
-                operations.forget(child, 1, count)
+                operations.inodes.forget(child, 1, count)
 
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
@@ -145,7 +145,7 @@ class Answers:
             is_given = not is_full and self._put(body, child, node, listing.cookie + position, timeout)
             if child and not is_given:
                 given.pop()
-                operations.forget(child, 1)
+                operations.inodes.forget(child, 1)
             if is_full:
                 return True
         if isinstance(listing.directory, Settled) and position - 2 < len(listing):
@@ -212,13 +212,13 @@ class Answers:
         return attributes is not None
 
     def _forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        self._operations.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])
+        self._operations.inodes.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])
 
     def _batch_forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         count, _ = wire.BATCH_FORGET_IN.unpack_from(message, _REQUEST)
         start = _REQUEST + wire.BATCH_FORGET_IN.size
         for one, references in wire.FORGET_ONE.iter_unpack(message[start : start + count * wire.FORGET_ONE.size]):
-            self._operations.forget(one, references)
+            self._operations.inodes.forget(one, references)
 
     def _readlink(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, raw(self._operations.readlink(ident)))

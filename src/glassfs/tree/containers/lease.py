@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import xxhash
@@ -173,15 +174,13 @@ class OpenContainer:
         self.origin = lease.origin(services)
         name = lease.at.rpartition("/")[2]
         self.root: Settled = container_root(container.root, self.origin, name, is_mount_root=not lease.at)
-        self._viewed: Settled | None = None
 
+    @cached_property
     def viewed(self) -> Settled:
-        """Return a second root directory that shows all views, with inode numbers of its own; always the same one."""
-        if self._viewed is None:
-            services = self.origin.services
-            services = services._replace(views=services.views.with_all())
-            self._viewed = container_root(self.container.root, replace(self.origin, services=services), number=1)
-        return self._viewed
+        """A second root directory that shows all views, with inode numbers of its own."""
+        services = self.origin.services
+        services = services._replace(views=services.views.with_all())
+        return container_root(self.container.root, replace(self.origin, services=services), number=1)
 
 
 Kept = TypeVar("Kept", bound=OpenContainer | OpenNested)

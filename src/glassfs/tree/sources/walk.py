@@ -96,7 +96,7 @@ def _inside(folder: Branch, list_folder: Callable[[Branch], Listed]) -> Iterator
 
 
 class Usage:
-    """Call it for the size in bytes of all files at and below ``locations``: the last sum, or the first one so far.
+    """Call it for the size in bytes of all files at and below ``locations``: the last sum, 0 before there is one.
 
     In a remote store folders further down are not counted, as each costs a request. ``find`` returns the lease on a
     container that is itself one of the locations, with the entries of all its files.
@@ -130,14 +130,7 @@ class Usage:
     def _run(self) -> None:
         begun = time.monotonic()
         try:
-            total = 0
-            for location in self._locations:
-                for size in self._sizes(location):
-                    total += size
-                    # Until the first sum is complete, callers get what was counted so far; after that, whole sums only.
-                    if not self._is_known.is_set():
-                        self._sum = total
-            self._sum = total
+            self._sum = sum(size for location in self._locations for size in self._sizes(location))
         finally:
             self._is_known.set()
             now = time.monotonic()
