@@ -26,7 +26,7 @@ from glassfs.errors import Damaged, NotInstalled, Refused, Unsuited
 from glassfs.formats.npz import FORMAT
 from glassfs.formats.registry import Head, open_container
 from glassfs.library import arrays as library_arrays
-from glassfs.tree.containers.opener import parse
+from glassfs.tree.containers.lease import parse
 from tests import optional
 from tests.formats import npz_files
 from tests.formats.npz_files import Arrays, npy, saved, streamed, with_zip64_end, zipped

@@ -241,7 +241,7 @@ def test_entered_manifest_gets_another_id_and_both_work(monkeypatch: pytest.Monk
         with pytest.raises(Changed):
             kernel.operations.node(ident)
     assert kernel.read(kernel.find("/m.made/parts/one.bin")) == b"other"
-    kernel.operations.forget(file, 1)
+    kernel.operations.inodes.forget(file, 1)
     kernel.forget_all()
     assert kernel.operations.inodes.held == 0
     assert len(store.held) == 2  # by what is parsed

@@ -72,7 +72,7 @@ def test_loops_survive_exceptions(
             raise outcome
         return outcome
 
-    sources = SimpleNamespace(refresh=changed, heard=changed)
+    sources = SimpleNamespace(refresh=changed, containers=SimpleNamespace(watcher=SimpleNamespace(changes=changed)))
 
     def stale(paths: set[str], is_first: bool = True) -> Stale:
         return Stale([(ROOT, path) for path in paths])
@@ -128,7 +128,7 @@ def test_session_rests_when_nobody_uses_the_mount(monkeypatch: pytest.MonkeyPatc
     """Then what is not reported is compared now and then."""
     now = 1000.0
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
-    sources = SimpleNamespace(refresh=list, heard=list)
+    sources = SimpleNamespace(refresh=list, containers=SimpleNamespace(watcher=SimpleNamespace(changes=list)))
     session, _ = session_over(sources, SimpleNamespace(unsettled=list, inodes=()), threading.Event())
 
     def pauses() -> tuple[float | None, float | None]:

@@ -14,8 +14,7 @@ from glassfs.formats import registry
 from glassfs.formats.registry import Format, Opening
 from glassfs.source import Named
 from glassfs.tree import ContainerSettings, Sources
-from glassfs.tree.containers.lease import CONTAINER_COST
-from glassfs.tree.containers.opener import parse
+from glassfs.tree.containers.lease import CONTAINER_COST, parse
 from glassfs.tree.lease import Lease
 from glassfs.tree.sources.folder import ContainerDirectory
 from tests.conftest import DATA

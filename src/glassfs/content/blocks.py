@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from functools import partial
+from functools import cached_property, partial
 
 from glassfs import work
 from glassfs.cache import BlockCache, LongStream
@@ -99,7 +99,6 @@ class Stream(_Cached):
         self._make = make
         self._cost = cost
         self._location = location
-        self._known_cost: int | None = None
         self._size = size
 
     @property
@@ -116,12 +115,9 @@ class Stream(_Cached):
     def cost(self) -> int:
         return self.stream_cost + 2 * (PIECE if self._size is None else self._size)
 
-    @property
+    @cached_property  # asked for several times, while it may take a look at all columns of a table
     def stream_cost(self) -> int:
-        # Asked for several times, while it may take a look at all columns of a table.
-        if self._known_cost is None:
-            self._known_cost = PIECE + self._cost()
-        return self._known_cost
+        return PIECE + self._cost()
 
     def location(self) -> Location | None:
         return self._location()

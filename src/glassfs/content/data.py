@@ -107,11 +107,6 @@ class Extent(SizedData):
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.source.read_into(buffer, self.offset + offset)
 
-    def read(self, offset: int, size: int) -> bytes:
-        if type(self) is not Extent:  # one that reads its bytes in another way
-            return super().read(offset, size)
-        return self.source.read(self.offset + offset, size)
-
     def mapped(self) -> memoryview | None:
         return self.source.mapped(self.offset, self.size)
 

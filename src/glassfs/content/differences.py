@@ -63,10 +63,7 @@ def of_types(a: Undecoded, b: Undecoded) -> Iterator[Difference]:
 
 def pixels(image: Image) -> Array:
     """Return the pixels of an image as an array."""
-    shape = image.height, image.width, image.channels
-    if image.is_planar:
-        shape = image.channels, image.height, image.width
-    return Array(image.key, image.data, "|u1" if image.bits == 8 else "<u2", shape)
+    return Array(image.key, image.data, "|u1" if image.bits == 8 else "<u2", image.shape)
 
 
 def of_arrays(a: Array, b: Array, is_one_format: bool) -> Iterator[Difference]:

@@ -130,11 +130,14 @@ class Image(Stored):
     bits: int = 8
     is_planar: bool = False
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of an array of the samples."""
+        inside = self.height, self.width
+        return (self.channels, *inside) if self.is_planar else (*inside, self.channels)
+
     def attributes(self) -> dict[str, str]:
-        shape = [self.height, self.width, self.channels]
-        if self.is_planar:
-            shape = [self.channels, self.height, self.width]
-        return {"dtype": f"uint{self.bits}", "shape": str(shape)} | Stored.attributes(self)
+        return {"dtype": f"uint{self.bits}", "shape": str(list(self.shape))} | Stored.attributes(self)
 
 
 @dataclass

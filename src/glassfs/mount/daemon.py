@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from glassfs.arguments import harmless
@@ -26,6 +26,9 @@ from glassfs.source.remote.url import absolute, is_url, local_name, parsed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
+
+Serve = Callable[[Callable[[], None]], None]
+"""Opens the sources, mounts, and serves until the end; calls its argument when the mount answers."""
 
 
 def mount(
@@ -46,25 +49,29 @@ def mount(
         if removed:
             log.warning("%s", removed)
         process.raise_descriptor_limit()
+        paths, target = [*map(absolute, sources)], os.path.abspath(mountpoint)
+
+        def serve(ready: Callable[[], None]) -> None:
+            from glassfs.mount.session import MountSession
+
+            process.settle()
+            MountSession(paths, target, options, own is not None).run(ready)
+
         if is_daemon:
-            _start(sources, mountpoint, options, own)
+            _start(serve, own)
             at_end.pop_all()  # the daemon removes it
             return 0
-        from glassfs.mount.session import MountSession
-
-        process.settle()
-        session = MountSession([*map(absolute, sources)], mountpoint, options, own is not None)
-        session.run(lambda: _notify("READY=1", f"MAINPID={os.getpid()}"))
+        serve(lambda: _notify("READY=1", f"MAINPID={os.getpid()}"))
         _notify("STOPPING=1")
         return 0
 
 
-def _start(sources: Sequence[str], mountpoint: str, options: MountOptions, own: OwnMountPoint | None) -> None:
+def _start(serve: Serve, own: OwnMountPoint | None) -> None:
     """Fork into a daemon, and wait until the mount answers. Raises MountError with the reason if it does not."""
     readable, writable = os.pipe()
     if os.fork() == 0:
         os.close(readable)
-        _become_daemon(writable, sources, mountpoint, options, own)
+        _become_daemon(writable, serve, own)
     os.close(writable)
     with open(readable, encoding="utf-8", errors="replace") as pipe:
         answer = pipe.read()
@@ -72,23 +79,16 @@ def _start(sources: Sequence[str], mountpoint: str, options: MountOptions, own: 
         raise MountError(answer or "the daemon ended before the mount was ready; see the log")
 
 
-def _become_daemon(
-    pipe: int, sources: Sequence[str], mountpoint: str, options: MountOptions, own: OwnMountPoint | None,
-) -> None:
+def _become_daemon(pipe: int, serve: Serve, own: OwnMountPoint | None) -> None:
     """Serve as a daemon and never return. Errors before the mount is ready are written to the pipe."""
     status = 1
     try:
-        from glassfs.mount.session import MountSession
-
         # The second fork leaves a process that leads no session and so can get no terminal.
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
-        paths = [absolute(source) for source in sources]
-        target = os.path.abspath(mountpoint)
         os.chdir("/")
-        process.settle()
-        MountSession(paths, target, options, own is not None).run(lambda: _detach(pipe))
+        serve(lambda: _detach(pipe))
         status = 0
     except GlassfsError as error:
         _report(pipe, str(error))

@@ -23,7 +23,8 @@ from glassfs.terminal import printable
 
 SYSLOG = "/dev/log"
 _INDENT = "    "
-_LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_LEVELS = "776432"
+"""The levels of syslog(3) for tens of those of Python."""
 
 
 class Once(logging.Filter):
@@ -59,8 +60,8 @@ class JournalFormatter(LineFormatter):
     """Puts the level before each line (sd-daemon(3)); the journal adds time and process."""
 
     def format(self, record: logging.LogRecord) -> str:
-        level = next((number for least, number in _LEVELS if record.levelno >= least), 7)
-        return "\n".join(f"<{level}>{line}" for line in super().format(record).split("\n"))
+        level = f"<{_LEVELS[record.levelno // 10]}>"
+        return level + super().format(record).replace("\n", "\n" + level)
 
 
 def configure(log_file: str | None, is_daemon: bool) -> None:

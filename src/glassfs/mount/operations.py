@@ -36,6 +36,8 @@ POSITION_BITS = 32
 """Bits of a cookie that are the position in a listing; the upper ones number the snapshot of a folder."""
 
 AnyNode = TypeVar("AnyNode", bound=Node)
+_new = tuple.__new__
+"""Makes a named tuple without calling a function of Python. For what is made in each look-up, which takes 10 µs."""
 
 
 class Attributes(NamedTuple):
@@ -190,14 +192,11 @@ class Operations:
             return Lookup(ident, attributes, 0.0, settings.cached)
         if node.origin.has_other_names:
             timeout = self.timeout_of(node, timeout)
-        return Lookup(ident, attributes, timeout, timeout)
+        return _new(Lookup, (ident, attributes, timeout, timeout))
 
     def timeout_of(self, node: Node, timeout: float) -> float:
         """Return the timeout of a node in a directory where ``timeout`` is that of others."""
         return min(settings.cached_unwatched, timeout) if node.origin.has_other_names else timeout
-
-    def forget(self, ident: int, references: int, count: int = 1) -> None:
-        self.inodes.forget(ident, references, count)
 
     def node(self, ident: int) -> Node:
         """Return a node. Raises Changed if its version was replaced."""
@@ -240,7 +239,7 @@ class Operations:
         uid = access.uid if self._uid is None else self._uid
         gid = access.gid if self._gid is None else self._gid
         mode = mode if stat.S_ISLNK(mode) else mode & self._mask
-        return Attributes(mode, ino, uid, gid, size, origin.mtime_ns)
+        return _new(Attributes, (mode, ino, uid, gid, size, origin.mtime_ns))
 
     def known_attributes(self, node: Node) -> Attributes | None:
         """Return the attributes, or None if they need a read from the container."""

@@ -81,7 +81,7 @@ class MountSession:
             sources, opening, audience, options.connection(), on_change=self._wake.set,
             on_drop=self.operations.inodes.drop_nodes, follows="follow_links" in options.flags,
         )
-        self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
+        self._usage = Usage(self.sources.locations.values(), self.sources.containers.watcher.find)
         self.operations.has_presumed = self.sources.has_presumed
         self.engine = Engine(self.operations, self.failures, "debug" in options.flags)
         self._memory = process.FreeMemory()
@@ -160,7 +160,7 @@ class MountSession:
             _, paths, before = again.popleft()
             stale += before, self.operations.stale(paths, is_first=False)
         changed, self._changed = self._changed, set()
-        changed = changed.union(self.sources.heard())
+        changed = changed.union(self.sources.containers.watcher.changes())
         if changed:
             for path in changed:
                 log.info("%s has changed", f"{self.mountpoint}{path}")

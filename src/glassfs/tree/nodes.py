@@ -354,9 +354,6 @@ class Standing(Settled):
     def omitted(self) -> Sequence[Omission]:
         return self.shown().omitted()
 
-    def named(self, name: str) -> Node:
-        return self.shown().named(name)
-
 
 def entered(find: Callable[[], Node]) -> Node:
     """Return the node that ``find`` returns, parsed if it is presumed to be a directory."""

@@ -22,11 +22,10 @@ from functools import partial
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.answers import LONGEST_READ, UNANSWERED, Answers, Buffers
 from glassfs.mount.engines.crew import LONG_READ_BYTES, Crew, Task, Worker
-from glassfs.mount.engines.mounting import MountPoint
+from glassfs.mount.engines.mounting import MountPoint, guarded
 from glassfs.mount.engines.notices import Notices
 from glassfs.mount.engines.wire import INIT, INTERRUPT, IOCTL, LOOKUP, READ, Opcode
 from glassfs.mount.errors import Failures
-from glassfs.mount.guard import guarded
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Operations
 from glassfs.names import RESERVED

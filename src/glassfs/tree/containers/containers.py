@@ -28,8 +28,18 @@ from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
 from glassfs.tree.build import directory
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, OpenContainers, Refusal
-from glassfs.tree.containers.opener import absent_from, failure, parse, parse_or_close, used_parts
+from glassfs.tree.containers.lease import (
+    ContainerLease,
+    Location,
+    OpenContainer,
+    OpenContainers,
+    Refusal,
+    absent_from,
+    failure,
+    parse,
+    parse_or_close,
+    used_parts,
+)
 from glassfs.tree.containers.watcher import Watcher
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
@@ -186,11 +196,8 @@ class Containers:
         """Remember why a file is not shown as a container, and return it; "" if it does not look like one."""
         reason, asked = "", []
         if not isinstance(error, Unrecognised):
-            # A folder is listed again and again, and the log should say once what is wrong with a file in it.
             reason = PRIVATE if isinstance(error, Private) else error.without_source
-            before = self.watcher.known(location)
-            if not isinstance(before, Refusal) or before.reason != reason:
-                log.warning("%s", error)
+            log.warning("%s", error)
             asked = [
                 (path, found if isinstance(found, str) else found.entry.stamp) for path, found in opening.asked
             ]

@@ -59,9 +59,9 @@ class Sources:
 
     ``reachable`` is the same tree, in which all views are found by their paths, whatever listings have.
 
-    ``on_change`` is called when something shown has changed; ``refresh`` or ``heard`` then return what. For ``on_drop``
-    see ``Containers``. ``overview`` makes the overview of several containers, given their starts and a title for them,
-    "" if the user named several sources; without it there is none.
+    ``on_change`` is called when something shown has changed; ``refresh`` or ``Watcher.changes`` then return what. For
+    ``on_drop`` see ``Containers``. ``overview`` makes the overview of several containers, given their starts and a
+    title for them, "" if the user named several sources; without it there is none.
 
     Raises Refused or a read error for a source that is not a container or cannot be read.
     """
@@ -174,16 +174,6 @@ class Sources:
                 if self._at(name) not in changed:
                     changed.append(self._at(name))
         return changed
-
-    def heard(self) -> list[str]:
-        """Return the tree paths of changes that were noticed otherwise. Waits only for stores that reported some."""
-        return self.containers.watcher.changes()
-
-    def made_of(self, location: Location, entry: Entry) -> Sequence[Entry]:
-        """Return the entries of all files of the container at a source's location, its own first."""
-        at = next(self._at(name) for name, named in self.locations.items() if named == location)
-        lease = self.containers.verdict(location, entry, at)
-        return [entry] if isinstance(lease, str) else lease.entries
 
     def close(self) -> None:
         if self.overview is not None:
@@ -316,7 +306,7 @@ class _ViewedContainer(Standing):
         return {} if self.is_presumed else self._container.xattrs() | error_of(self.shown())
 
     def shown(self) -> Settled:
-        return self._container.opened().viewed()
+        return self._container.opened().viewed
 
 
 def _own(node: Node, name: str, ino: int) -> Node | None:

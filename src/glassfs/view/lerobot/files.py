@@ -15,10 +15,11 @@ from glassfs.codec import h264
 from glassfs.content import Array, Column, Data, Parted, Recording, Table
 from glassfs.content.allowance import OBJECT
 from glassfs.content.columns import ColumnBlocks
-from glassfs.content.features import Signal, decoded
+from glassfs.content.features import Signal
 from glassfs.content.video import video_of
 from glassfs.errors import Changed
 from glassfs.lazy import NDArray, np
+from glassfs.names import text
 from glassfs.view import mp4
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
@@ -90,7 +91,7 @@ class Steps:
         self._container = container
         self._arrays: dict[str, Any] = {}
         for column in recording.steps.columns():
-            self._arrays.setdefault(decoded(column.name), column.content)
+            self._arrays.setdefault(text(column.name), column.content)
 
     def read(self, column: plan.NumberFeature, values: NDArray[Any], first: int) -> None:
         """Fill ``values``, a row for each step from number ``first`` on, with those of a column."""
@@ -161,7 +162,7 @@ class VideoFile(Parted):
         camera, place = self._film.camera, self._dataset.place(episode)
         with self._table.recordings(place.container, is_kept=True) as recording_of:
             for name, content in recording_of(place.number).cameras():
-                if decoded(b"/".join(name)) != camera.name:
+                if text(b"/".join(name)) != camera.name:
                     continue
                 video = video_of(content)
                 if video is not None and video.count == self._dataset.length(episode):

@@ -31,10 +31,10 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Column, Recording, Rendered, Table
 from glassfs.content.columns import ColumnBlocks
-from glassfs.content.features import decoded
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING, TooLarge
 from glassfs.lazy import NDArray, np
+from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.view import mp4, planes
@@ -388,7 +388,7 @@ def _of_episode(
     for column in dataset.plan.columns:
         yield of_numbers(_chunks(steps, column, length), length)
     videos = dict(recording.cameras()) if dataset.plan.films else {}
-    by_name = {decoded(b"/".join(name)): content for name, content in videos.items()}
+    by_name = {text(b"/".join(name)): content for name, content in videos.items()}
     for film in dataset.plan.films:
         yield _of_film(by_name.get(film.camera.name), film, length, cache)
 
