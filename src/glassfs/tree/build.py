@@ -375,7 +375,7 @@ class SeriesDirectory(Settled):
             position = bisect_left(numbers, number)
             if position < len(numbers) and numbers[position] == number:
                 node = self._node(number, pattern % number)
-                if name == node.name or (not is_whole and name == stem(node.name)):
+                if name == node.name or (not is_whole and name == digits):
                     return position, node
         raise not_found(name)
 
