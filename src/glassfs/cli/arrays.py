@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
+from itertools import repeat
 from typing import Any
 
 import click
@@ -19,7 +21,7 @@ from glassfs.cli.completion import connection_option, json_option, sources_argum
 from glassfs.content import Stored
 from glassfs.content.arrays import STORED, Measure, statistics, stored_hash
 from glassfs.content.episodes import POSITION, TEXT
-from glassfs.content.pieces import ContainerPiece, records
+from glassfs.content.pieces import values_of
 from glassfs.content.summary import CONTAINER, NUMBER
 from glassfs.datasets.joined import Joins
 from glassfs.datasets.rows import RowReader
@@ -31,7 +33,6 @@ from glassfs.tree import Sources
 from glassfs.view.json import line
 
 HASH = (("hash", TEXT),)
-_encode = json.JSONEncoder(allow_nan=False).encode
 STATISTICS = (("min", NUMBER), ("max", NUMBER), ("mean", NUMBER), ("nan", NUMBER))
 
 
@@ -53,18 +54,19 @@ def command(
     What cannot be read is reported on standard error; exit status 1 if there is any.
     """
     measure = Measure(HASH * has_hash + STATISTICS * has_statistics, partial(_measured, has_hash, has_statistics))
-    lines: list[tuple[int, str]] = []
+    # Most sizes recur: rows take less memory as the text of those of one size than each for itself.
+    by_size: defaultdict[int | None, bytearray] = defaultdict(bytearray)
     failures = 0
     with opened_sources(sources, connection) as opened:
-        for found, error in _fill(lines, opened, measure):
+        for found, error in _fill(by_size, opened, measure):
             name = found or name_of(sources[0])
             complain(f"{name}: {reason_of(error, name)}")
             failures += not isinstance(error, LeftOut)
-    texts = [text for _, text in sorted(lines, key=lambda one: one[0], reverse=True)]
+    texts = [by_size[size] for size in sorted(by_size, key=lambda size: -1 if size is None else size, reverse=True)]
     if as_json or not sys.stdout.isatty():
-        click.echo("".join(f"{text}\n" for text in texts), nl=False)
+        sys.stdout.buffer.writelines(texts)
     else:
-        _print_table(texts)
+        _print_table(b"".join(texts).splitlines())
     if not texts and not failures:
         complain(f"{', '.join(map(name_of, sources))}: no arrays")
     return 1 if failures else 0
@@ -80,38 +82,49 @@ def _measured(has_hash: bool, has_statistics: bool, content: Stored) -> Sequence
 
 
 def _fill(
-    lines: list[tuple[int, str]], opened: Sources, measure: Measure,
+    by_size: defaultdict[int | None, bytearray], opened: Sources, measure: Measure,
 ) -> Iterator[tuple[str, GlassfsError]]:
-    """Add stored bytes and the line of each array. Yield names and errors of what cannot be read."""
+    """Add the line of each array to those of its size. Yield names and errors of what cannot be read."""
     assert isinstance(opened.overview, Joins)
     files = opened.overview.files()
     yield from ((gap.path, gap.error) for gap in files.gaps)
+    shape = lru_cache(_shape)  # most shapes recur
     # There is no other reader to whom an array that takes long to read would matter.
     reader = RowReader(opened.containers, None, True, measure)
     for file, pieces in reader.of_all(files.files):
-        first = 0
+        name = file.location.store.shown(file.location.path)
+        container, first = json.dumps(file.path or file.location.path[-1]), 0
         try:
             for one in pieces:
-                name = file.location.store.shown(file.location.path)
                 yield from ((name, error) for error in one.errors)
-                for row in records(ContainerPiece(file.path or file.location.path[-1], first, one.piece)):
-                    with suppress(ValueError):  # a format of another package may describe it in words
-                        row["shape"] = json.loads(row["shape"])
-                    lines.append((-1 if row[STORED] is None else row[STORED], _json(row)))
-                first += one.piece.rows
+                piece = one.piece
+                columns = dict(zip(dict(piece.columns), values_of(piece), strict=True))
+                texts = (map(shape, values) if key == "shape" else _texts(values) for key, values in columns.items())
+                rows = zip(repeat(container), range(first, first + piece.rows), *texts, strict=False)
+                form = ", ".join(f'"{key}": %s' for key in (CONTAINER, POSITION, *columns))
+                for size, row in zip(columns[STORED], rows, strict=True):
+                    by_size[size] += f"{{{form % row}}}\n".encode()
+                first += piece.rows
         except GlassfsError as error:
-            yield file.location.store.shown(file.location.path), error
+            yield name, error
 
 
-def _json(row: dict[str, Any]) -> str:
-    """Return a row as JSON in ASCII, infinite numbers as texts."""
+def _texts(values: Sequence[Any]) -> list[str]:
+    """Return values as JSON in ASCII."""
     try:
-        return _encode(row)
-    except ValueError:
-        return _encode(json.loads(line(row)))
+        # No value has a line break in it, and writing all at once takes a tenth of the time.
+        return json.dumps(values, allow_nan=False, separators=("\n", ":"))[1:-1].split("\n")
+    except ValueError:  # infinite numbers
+        return [line(value).decode() for value in values]
 
 
-def _print_table(lines: Sequence[str]) -> None:
+def _shape(found: Any) -> str:
+    with suppress(ValueError):  # a format of another package may describe it in words
+        found = json.loads(found)
+    return json.dumps(found)
+
+
+def _print_table(lines: Sequence[bytes]) -> None:
     """Print rows in columns as wide as their values, sizes first and paths last."""
     rows: list[list[str]] = []
     for text in lines:
