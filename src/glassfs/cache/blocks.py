@@ -183,8 +183,7 @@ class BlockCache(ByteCache):
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:
         """Reserve so many bytes for work outside of recipes."""
-        if not self.memory.reserve_now(size):
-            self.memory.reserve(size)
+        self.memory.reserve(size)
         try:
             with self.memory.nested():
                 yield

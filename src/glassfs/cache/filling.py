@@ -34,8 +34,7 @@ class Filling:
         for _ in range(work.CORES - 1):
             self._add_helper()
         try:
-            if not self._memory.reserve_now(self._cost):
-                self._memory.reserve(self._cost)
+            self._memory.reserve(self._cost)
             try:
                 while self._fill_next():
                     pass

@@ -215,7 +215,7 @@ class Spool:
         """Reserve memory for the decoder. That of an existing one is already counted, as cached."""
         if has_decoder:
             self._memory.reserve_cached(self._cost)
-        elif not self._memory.reserve_now(self._cost):
+        else:
             self._memory.reserve(self._cost, self._ticket)
 
     def _finish(self, reserved: int | None, error: BaseException | None) -> None:

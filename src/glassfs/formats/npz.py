@@ -124,7 +124,7 @@ class Archive:
             return "its bytes overlap another member or the central directory"
         if codec == NONE and entry.stored != entry.size:
             return f"has {entry.stored} stored bytes, but {entry.size} are declared"
-        if not entry.size and entry.crc != CRC32.start:
+        if not entry.size and entry.crc:
             return f"declares 0 bytes, but has a checksum of others ({entry.crc:08x})"
         if entry.size > min(reach(codec, entry.stored), 1 << 60):  # file sizes have 63 bits
             return f"{entry.stored} bytes of {codec} data cannot give the declared {entry.size} bytes"

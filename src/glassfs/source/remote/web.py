@@ -13,7 +13,6 @@ import asyncio
 import http.client
 import os
 import re
-import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -336,11 +335,7 @@ def _requested(
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise DeviceFailed(UNTRUSTED) from None
-        if isinstance(cause, TimeoutError):
-            raise Retryable("it does not answer") from None
-        if isinstance(cause, (ConnectionRefusedError, socket.gaierror, ssl.SSLError)):
-            raise Retryable("it cannot be reached") from None
-        raise Retryable("its answer is incomplete or is not HTTP") from None
+        raise Retryable(f"it does not answer as a web server does ({type(cause).__name__})") from None
 
 
 def _authorization(url: Url, connection: Connection) -> dict[str, str]:
