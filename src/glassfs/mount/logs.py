@@ -22,7 +22,6 @@ from glassfs.settings import settings
 from glassfs.terminal import printable
 
 SYSLOG = "/dev/log"
-_INDENT = "    "
 _LEVELS = "776432"
 """The levels of syslog(3) for tens of those of Python."""
 
@@ -50,7 +49,7 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         first, *traceback = super().format(record).split("\n")
-        return harmless("\n".join([first, *(_INDENT + printable(line) for line in traceback)]))
+        return harmless("\n".join([first, *("    " + printable(line) for line in traceback)]))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
         return printable(super().formatMessage(record))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import logging
 import os
 import select
 import signal
@@ -32,8 +31,6 @@ from glassfs.mount import system
 from glassfs.mount.errors import MountError
 from glassfs.sandbox.confinement import Prctl
 from glassfs.source.mountinfo import FILE_SYSTEM
-
-log = logging.getLogger(__name__)
 
 CONNECTIONS = "/sys/fs/fuse/connections"
 
@@ -151,19 +148,18 @@ def guarded(device: str) -> Iterator[None]:
     The main thread must call this.
     """
     with ExitStack() as stack:
-        try:
-            abort = _opened(device)
-        except OSError as error:
-            log.debug("there is no guard: %s", error.strerror)
-        else:
-            with open(abort, "wb", buffering=0) as file, suppress(OSError, MemoryError, subprocess.SubprocessError):
-                process = subprocess.Popen(
-                    ["glassfs-guard", "-c", _WAIT], executable="/bin/sh", stdin=subprocess.PIPE, stdout=file,
-                    stderr=subprocess.DEVNULL, cwd="/", start_new_session=True, preexec_fn=partial(_watch, os.getpid()),
-                )
-                # It is killed before it sees the end of its pipe, also if it was stopped.
-                stack.callback(process.communicate)
-                stack.callback(process.kill)
+        # Without fusectl there is no guard.
+        with (
+            suppress(OSError, MemoryError, subprocess.SubprocessError),
+            open(_opened(device), "wb", buffering=0) as file,
+        ):
+            process = subprocess.Popen(
+                ["glassfs-guard", "-c", _WAIT], executable="/bin/sh", stdin=subprocess.PIPE, stdout=file,
+                stderr=subprocess.DEVNULL, cwd="/", start_new_session=True, preexec_fn=partial(_watch, os.getpid()),
+            )
+            # It is killed before it sees the end of its pipe, also if it was stopped.
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
         yield
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,8 +13,6 @@ from glassfs.names import shown_name
 from glassfs.source import Entry, Path
 from glassfs.tree.containers.lease import ContainerLease, Location, Refusal
 from glassfs.tree.lease import Lease
-
-log = logging.getLogger(__name__)
 
 COMPARED = 256
 """Files of containers that are compared with their stores in one round; more are compared in turn."""
@@ -101,8 +98,7 @@ class Watcher:
                 entry = location.entry()
             except (NotFound, NotADirectory):
                 entry = None
-            except GlassfsError as error:
-                log.debug("not compared: %s", error)
+            except GlassfsError:
                 return False
         before = lease.entries
         return self.compare(lease, before, None if entry is None else (entry, *before[1:]))

@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import attrgetter
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
@@ -39,7 +38,6 @@ from glassfs.tree.nodes import (
 from glassfs.tree.omissions import Omission
 
 _NO_LEASE = Lease(())
-_has_other_names = attrgetter("has_other_names")
 _MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
 """Found in every shown name that differs from the name in the store."""
 
@@ -89,12 +87,8 @@ def _node(
         return plain_file(containers, location, entry, name, ino, error.without_source)
     if isinstance(lease, str):
         return plain_file(containers, location, entry, name, ino, lease)
-    opened, has_other_names = containers.parsed(lease), any(map(_has_other_names, lease.entries))
-    if opened is not None and not has_other_names:  # one object less: there may be many containers
-        origin = opened.origin
-    else:
-        origin = lease.origin(containers.services, has_other_names)
-    return ContainerDirectory(name, ino, origin, containers, lease)
+    has_other_names = any(entry.has_other_names for entry in lease.entries)
+    return ContainerDirectory(name, ino, lease.origin(containers.services, has_other_names), containers, lease)
 
 
 def plain_file(

@@ -5,7 +5,6 @@ Links to folders are not followed, and mounts of glassfs not entered. Any thread
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,8 +16,6 @@ from glassfs.settings import settings
 from glassfs.source import Entry, Kind
 from glassfs.tree.build import DEEPEST as DEEPEST_DIRECTORY
 from glassfs.tree.containers.lease import ContainerLease, Location
-
-log = logging.getLogger(__name__)
 
 DEEPEST = 64
 """Folders on the way to one, in a walk for a sum or a table over all files."""
@@ -143,12 +140,9 @@ class Usage:
             if entry.kind is Kind.FILE:
                 lease = self._find(location)
                 yield entry.size if lease is None else sum(one.size for one in lease.entries)
-        except GlassfsError as error:
-            log.debug("left out of the sizes: %s", error)
+        except GlassfsError:
             return
         if entry.kind is Kind.FOLDER:
             for found in walk(Branch("", location), list_plainly, 0 if location.store.is_remote else DEEPEST):
-                if not isinstance(found, Visit):
-                    log.debug("left out of the sizes: %s", found.error)
-                elif found.entry.kind is Kind.FILE:
+                if isinstance(found, Visit) and found.entry.kind is Kind.FILE:
                     yield found.entry.size
