@@ -19,7 +19,8 @@ SAMPLES = Path(os.environ.get("GLASSFS_SHARED", ROOT.parent / "shared")) / "samp
 LARGEST = 256 << 10
 EDGES = (0, 1, 2, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63 - 1, 2**63, 2**64 - 1)
 SUFFIXES = {
-    ".kdb", ".wshard", ".kas", ".trees", ".ikv", ".idv", ".npz", ".safetensors", ".h5", ".hdf5", ".partial", ".shard",
+    ".kdb", ".wshard", ".kas", ".trees", ".ikv", ".idv", ".npz", ".safetensors", ".h5", ".hdf5", ".mcap", ".partial",
+    ".shard",
 }
 INDEX = ".safetensors.index.json"
 

@@ -45,9 +45,9 @@ KINDS = {"U": "u", "S": "i", "F": "f"}
 _PIXELS = re.compile(r"(rgba?|bgra?|mono|bayer_[a-z]{4}|yuv422|uyvy|yuyv)(8|16|_yuy2)?|(8|16|32|64)([USF])C([1-4])")
 PACKETS = ("h264", "h265", "vp9", "av1")
 """Formats of videos, each of whose packets is a file."""
-POINT_TYPES = dict(enumerate(("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8"), 1))
+POINT_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8: "f8"}
 """Types of fields of points: those of ROS, and those of Foxglove, whose signed ones come second."""
-FOXGLOVE_TYPES = dict(enumerate(("u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"), 1))
+FOXGLOVE_TYPES = {1: "u1", 2: "i1", 3: "u2", 4: "i2", 5: "u4", 6: "i4", 7: "f4", 8: "f8"}
 
 
 class Pictures:
