@@ -20,7 +20,7 @@ Order: TypeAlias = Literal["C", "F"]
 _HARMLESS = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 
 
-@dataclass
+@dataclass(slots=True)
 class Content:
     """Base of all kinds. ``key`` is the exact original name."""
 
@@ -31,7 +31,7 @@ class Content:
         return {}
 
 
-@dataclass
+@dataclass(slots=True)
 class Stored(Content):
     """A content with bytes, which are ``in_file``, a further file of the container; empty for its own.
 
@@ -71,7 +71,7 @@ class AsStored(NamedTuple):
     rows: Data
 
 
-@dataclass
+@dataclass(slots=True)
 class Array(Stored):
     """An array in C order, little-endian: ``data`` has product(shape) items of ``dtype``.
 
