@@ -138,7 +138,6 @@ class Settings:
     # A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
     # On other services it fails after the part of the timeout that is allowed for silence.
     long_listing: float = 2.0
-    upload_part: float = 300.0  # how long one request of an upload may take
     # What a waiting reader gives a server beyond its timeout, in which the server raises the better error.
     server_grace: float = 0.5
     # After a read timed out, other reads of the object fail at once for so long: the kernel repeats it

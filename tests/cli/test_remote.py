@@ -259,3 +259,19 @@ def test_harmless_removes_secrets_from_any_text() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program, SIGNED], capture_output=True, text=True, check=True)
     assert done.stdout == f"no '{SHOWN}' there, …\n"
+
+
+def test_export_writes_to_local_folders_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/a").write_text("a")
+    for url in ("https://host/x", "s3://bucket/x", "unknown://x"):
+        fails(glassfs("export", "data", url), f"{url}: export writes to folders of this machine only")
+    fails(
+        glassfs("export", "data", "s3:/lab/x"),
+        "s3:/lab/x: looks like a URL; write ./s3:/lab/x for a folder of that name",
+    )
+    done = glassfs("export", "data", "s3://key:secret@lab/x")
+    assert done.status == 1 and "secret" not in done.errors[0]
+    assert glassfs("export", "data", "a", f"file://{tmp_path}/out").status == 0
+    assert (tmp_path / "out/a").is_file() and {path.name for path in tmp_path.iterdir()} == {"data", "out"}

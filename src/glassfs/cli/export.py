@@ -40,7 +40,7 @@ from glassfs.library import open_tree
 from glassfs.names import component, raw
 from glassfs.sizes import PIECE, counted, human_size
 from glassfs.source import Connection, Kind, absolute, is_url
-from glassfs.source.remote.url import local_name
+from glassfs.source.remote.url import local_name, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
@@ -81,8 +81,6 @@ def command(
     is complete. With --resume, a regular file counts as complete if its time is that of the source and its size is
     right (not compared if that requires decoding); any other regular file is written again. Permissions are those of
     new files, 0666 less the umask, without those of a group or of others that may not read the source.
-
-    TARGET may be the URL of a bucket or of a folder in one: s3://bucket/folder, gs:// or az://.
 
     With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
     episodes.parquet.
@@ -137,9 +135,11 @@ def command(
 
 
 def _demand_target(folder: str) -> str:
-    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL."""
+    """Return the local name that the user means. Raises ClickException for a URL, also for a mistyped one."""
     name = local_name(folder)
-    if ":" in name.partition("/")[0] and not (is_url(folder) or os.path.lexists(name)):
+    if is_url(folder):
+        raise click.ClickException(f"{shown(folder)}: export writes to folders of this machine only")
+    if ":" in name.partition("/")[0] and not os.path.lexists(name):
         raise click.ClickException(f"{folder}: looks like a URL; write ./{folder} for a folder of that name")
     return name
 
@@ -276,7 +276,7 @@ class Picked:
             size = file.tell()
             file.seek(0)
             pieces = (memoryview(piece) for piece in iter(lambda: file.read(PIECE), b""))
-            target.write(f"/{TABLE}", 0o444, time.time_ns(), pieces, size)
+            target.write(f"/{TABLE}", 0o444, time.time_ns(), pieces)
         return replace(self.missing, files=1, bytes=size)
 
 

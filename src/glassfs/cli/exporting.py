@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 
 from glassfs.cli.common import nodes_from
@@ -15,7 +15,7 @@ from glassfs.errors import Damaged, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
-from glassfs.source import Connection, is_url
+from glassfs.source import Connection
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
@@ -65,13 +65,7 @@ class ExportJob:
         return not self.forms or any(f".{name}".endswith(self.forms) for name in place.split("/"))
 
     def opened_target(self, mode: int = 0, is_begun: bool = False) -> AbstractContextManager[Target]:
-        """Open the target for a ``with``; see ``opened_folder`` and ``opened_bucket_target`` for what is refused."""
-        if is_url(self.target):
-            from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
-
-            return nullcontext(
-                opened_bucket_target(self.target, self.existing, self.source, self.connection, is_begun)
-            )
+        """Open the target for a ``with``; see ``opened_folder`` for what is refused."""
         return opened_folder(self.target, mode, self.existing, self.source, is_begun)
 
 
@@ -85,7 +79,6 @@ class Export:
         self._show, self._bar = show, bar
         self._is_resumed = job.existing is Existing.RESUME
         self._buffer = memoryview(bytearray(PIECE))
-        self._links = job.links if job.links != AUTO or target.has_links else FOLLOW
         self._copies = dict(job.starts)
         """Where the target has what is at a path of the tree."""
         self._under_way: list[str] = []
@@ -150,7 +143,7 @@ class Export:
     def _write_link(self, path: str, node: Symlink, place: str, is_chosen: bool) -> None:
         """Write a link, if it is chosen, or copy what it leads to."""
         # A link's text stays where it leads to the same thing in the target; otherwise what it leads to is copied.
-        text = node.target if self._links == KEEP else self._resolved(path, node, place)
+        text = node.target if self._job.links == KEEP else self._resolved(path, node, place)
         if not isinstance(text, str):
             self._follow(*text, place)
             return
@@ -160,7 +153,7 @@ class Export:
 
     def _resolved(self, path: str, link: Symlink, place: str) -> str | Found:
         """Return the text of the link to write, or what to copy instead of it."""
-        is_followed = self._links == FOLLOW
+        is_followed = self._job.links == FOLLOW
         try:
             goal = goal_of(path.rpartition("/")[0], link)
             if not is_followed and (copy := self._copy_of(goal, place)):
@@ -213,7 +206,7 @@ class Export:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
             with origin.lease:
                 size = node.size
-                self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node, size, bar), size)
+                self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node, size, bar))
             self.written.bytes += size
         self.written.files += is_chosen
 

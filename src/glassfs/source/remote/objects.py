@@ -1,7 +1,7 @@
 """Objects in buckets and on web servers, through obstore: S3, Google Cloud Storage, Azure, HTTP and WebDAV.
 
 obstore signs requests and keeps connections. This module retries, and checks of each answer that it is the range asked
-for, complete, and of the right version. Any thread. Uploads are of one thread; Ctrl-C takes effect between two pieces.
+for, complete, and of the right version. Any thread.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 from types import ModuleType
 from typing import Any
 
@@ -54,12 +53,6 @@ _CAUSES = (
 NAME = "obstore"
 _is_used = False
 """Whether this process, or one that it was forked from, has used obstore."""
-SCHEMES = ("s3", "gs", "az")
-"""Protocols of buckets."""
-MTIME = "mtime"
-"""The metadata with an object's time, in seconds since 1970, as rclone writes and reads it."""
-PART = 8 << 20
-"""Objects up to this size take one request, larger ones are sent in parts of at least this size."""
 ListPages = Callable[[Path], Coroutine[Any, Any, list[Listed]]]
 
 
@@ -249,64 +242,6 @@ class ObjectServer(Server):
         is_bucket = code is not None and code[1] in ("NoSuchBucket", "ContainerNotFound")
         return NotFound("there is no such bucket" if is_bucket else "there is no such object")
 
-    # Uploads: what these methods raise is NotUploaded. An object appears when all its bytes have arrived.
-
-    def put(self, path: Path, size: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
-        """Write an object of ``size`` bytes. What ``pieces`` raises passes through, and no object appears."""
-        seconds, rest = divmod(mtime_ns, SECOND)
-        failed: list[BaseException] = []
-
-        def data() -> Iterable[bytes]:
-            try:
-                for piece in pieces:
-                    yield bytes(piece)  # a copy: it is sent while the next one is made
-            except BaseException as error:
-                failed.append(error)
-                raise
-
-        # obstore pulls the pieces. What making one raises would come back as an error of its own, without the cause,
-        # and so is kept.
-        is_small = size <= PART
-        try:
-            # S3 allows an object 10,000 parts.
-            self._library.put(
-                self._store, "/".join(path), b"".join(data()) if is_small else data(),
-                attributes={MTIME: f"{seconds}.{rest:09}"}, use_multipart=not is_small,
-                chunk_size=max(PART, -(-size // 10_000)), max_concurrency=4,
-            )
-        except Exception as error:
-            if failed:
-                raise failed[0] from None
-            raise self._failed(path, error) from None
-
-    def uploaded(self, path: Path) -> tuple[int, int | None] | None:
-        """Return size and time (ns since 1970, None if it has none of its own) of an object, None if there is none."""
-        try:
-            found = self._library.get(self._store, "/".join(path), options={"head": True})
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            raise self._failed(path, error) from None
-        try:
-            return found.meta["size"], int(Decimal(found.attributes.get(MTIME, "")[:40]) * SECOND)
-        except (ArithmeticError, ValueError):  # no number, or an infinite one
-            return found.meta["size"], None
-
-    def has_below(self, path: Path) -> bool:
-        """Return whether there are objects below a path; () is the whole bucket."""
-        try:
-            listed = self._library.list(self._store, "/".join(path) or None, chunk_size=1)
-            return next((True for some in listed if some), False)
-        except Exception as error:
-            raise self._failed(path, error) from None
-
-    def _failed(self, path: Path, error: Exception) -> NotUploaded:
-        return NotUploaded(self.failure(error).reason, self.shown(path))
-
-
-class NotUploaded(GlassfsError):
-    """Why a server cannot be written to."""
-
 
 def read_options(timeout: float) -> dict[str, Any]:
     """Return the options of a store that is read. It does not retry: this module does, for bodies as well."""
@@ -318,14 +253,6 @@ def read_options(timeout: float) -> dict[str, Any]:
         },
         "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout)},
     }
-
-
-def upload_options(timeout: float) -> dict[str, Any]:
-    """Return the options of a store that is written to."""
-    found = read_options(timeout)
-    found["client_options"] |= {"timeout": timedelta(seconds=max(settings.upload_part, timeout))}
-    found["retry_config"] = {"max_retries": 8, "retry_timeout": timedelta(seconds=settings.upload_part)}
-    return found
 
 
 def _detail(error: Exception) -> str:

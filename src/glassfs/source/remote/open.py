@@ -109,15 +109,13 @@ def server_of(url: Url, connection: Connection) -> Server:
         raise error.at(url.shown) from None
 
 
-def bucket_of(
-    url: Url, connection: Connection, options: Callable[[float], dict[str, Any]] = read_options,
-) -> ObjectServer:
-    """Return the server of a bucket's URL; ``options`` are those of its store. Raises Refused and NotAllowed."""
+def bucket_of(url: Url, connection: Connection) -> ObjectServer:
+    """Return the server of a bucket's URL. Raises Refused and NotAllowed."""
     if not url.host:
         raise Refused("names no bucket")
     library = obstore()
     try:
-        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, options(connection.timeout))
+        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, read_options(connection.timeout))
     except GlassfsError:
         raise
     except Exception:  # its message may repeat a credential
