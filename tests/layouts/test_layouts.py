@@ -22,7 +22,7 @@ from glassfs.layouts.episodes import interpreted
 from glassfs.layouts.expressions import parse, within
 from glassfs.layouts.form import LayoutError, read
 from glassfs.layouts.known import BUILT_IN, chosen
-from glassfs.tree.containers import opener
+from glassfs.tree.containers import lease
 from tests.cli.glassfs_command import glassfs as run
 from tests.conftest import ROOT
 from tests.formats.hdf5_files import h5py
@@ -166,7 +166,7 @@ def opened_again(path: Path, kept: dict[bytes, bytes], monkeypatch: pytest.Monke
     found = opening(path)
     monkeypatch.setattr(found, "found", kept.get)
     monkeypatch.setattr(found, "keep", kept.__setitem__)
-    return opener.parse(found)
+    return lease.parse(found)
 
 
 def test_borders_and_rows_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

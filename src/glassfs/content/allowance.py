@@ -96,7 +96,7 @@ def held_by_member(member: Member) -> int:
 
 def held_by_content(content: Content) -> int:
     """Return the bytes that a content holds, except for its data and for what it makes when it is used."""
-    size = getsizeof(content) + getsizeof(content.key)
+    size = OBJECT + getsizeof(content) + getsizeof(content.key)
     if isinstance(content, Link):
         size += held(content.target) + getsizeof(content.shown)
     elif isinstance(content, Omitted):
