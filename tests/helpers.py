@@ -18,7 +18,7 @@ from glassfs.source import Source
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import LocalSource
 from glassfs.tree import Directory
-from glassfs.tree.containers.opener import parse
+from glassfs.tree.containers.lease import parse
 from glassfs.tree.omissions import as_attributes
 from glassfs.view import data_of, has_file
 

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "src" / "glassfs"
 LONGEST_FILE = 500
 
 GROUND_FLOOR = {
-    "errors", "forks", "installing", "interpreter", "keyed_lock", "lazy", "lru", "names", "once", "outputs",
+    "errors", "forks", "interpreter", "keyed_lock", "lazy", "lru", "names", "once", "outputs",
     "settings", "sizes", "terminal", "threads", "work",
 }
 BELOW_FORMATS = {"content", "codec", "source", "cache"}
@@ -55,8 +55,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 # Modules that can open files. Rooms that read through stores must not import them.
 FILES = {"os", "pathlib", "shutil", "tempfile", "mmap", "glob", "fcntl", "subprocess", "ctypes", "posix", "_io"}
 ONLY_STORES = {"content", "codec", "formats", "view", "tree"}
-# Spool files, the number of cores, and the user's catalogue.
-MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.cores", "cache.catalogue"}
+# Spool files, and the user's catalogue.
+MAY_KNOW_THE_SYSTEM = {"cache.spool", "cache.catalogue"}
 # Kinds of stores: the rooms above know only the contract.
 KINDS_OF_STORES = {"source.local", "source.descriptors", "source.system"}
 

@@ -22,7 +22,7 @@ HARMLESS = {
     "words of the command line": "arguments._secrets",
     "users of the system": "cli.ls._owner",
     "one value, of this process": """
-        codec.deflate.library formats.hdf5.answers._library formats.hdf5.__init__.is_installed
+        codec.deflate.library formats.hdf5.elements._library formats.hdf5.__init__.is_installed
         formats.registry._built_in formats.registry.installed formats.registry.joined_names
         formats.registry.plug_ins datasets.rows._program source.watching._parsed view.html.listing._page
         view.registry.available
@@ -30,10 +30,10 @@ HARMLESS = {
     "a few numbers each, and a fixed number of them": """
         codec.h264.head formats.mcap.cdr.layout content.parts._field_of codec.thrift.i32 codec.thrift.i64
         formats.kinodb.episode.shortest mount.engines.wire.direntplus mount.engines.wire.tail mount.engines.wire.times
-        source.local._volume tree.build._shape tree.nodes._access view.lerobot.statistics._of_steps view.mp4._head
+        source.local._volume view.lerobot.statistics._of_steps view.mp4._head
     """,
     "layouts that were asked for, and those of glassfs": "layouts.known._chosen",
-    "five types": "content.dtypes._partial content.dtypes._values",
+    "five types": "content.dtypes._values",
     "folders and files that one call asks for": "datasets.files.is_open",
     "the tables of tskit, made once": "formats.tskit.TABLES",
     "weak references, to what other objects own": """
@@ -43,7 +43,6 @@ HARMLESS = {
     "sessions of the parent process": "library.session._inherited",
     "connections of the parent process": "persistent.cache._inherited",
     "caches of this process, while it forks": "persistent.cache._held",
-    "types of Python": "tree.containers.weight._below",
     "64 of 4 KiB": "view.json._encoder",
     "plans of requests of the kernel": "view.png._plan",
 }

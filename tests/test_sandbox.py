@@ -44,7 +44,7 @@ def made(path: Path, count: int = 3) -> Path:
 
 
 def sandboxed(path: Path) -> Sandbox:
-    return Sandbox(local(made(path)), "hdf5")
+    return Sandbox(local(made(path)))
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def test_worker_that_crashes_is_damage(sandbox: Sandbox, workers: pool.Pool) -> 
 
 
 def server_of(workers: pool.Pool) -> pool._Server:
-    (found,) = workers._servers.values()
-    return found
+    assert workers._server is not None
+    return workers._server
 
 
 def test_stopped_server_delays_no_worker_that_is_ready(sandbox: Sandbox, other: Sandbox, workers: pool.Pool) -> None:
@@ -210,7 +210,7 @@ class Thing:
 
 
 def acquired(workers: pool.Pool, thing: Thing, owner: int) -> pool.SandboxWorker:
-    return work.done_for(work.Work(owner), lambda: workers.acquire(thing, "glassfs.sandbox.hdf5", 0))
+    return work.done_for(work.Work(owner), lambda: workers.acquire(thing, 0))
 
 
 def test_user_waits_for_no_worker_of_another_one(workers: pool.Pool) -> None:
@@ -220,7 +220,7 @@ def test_user_waits_for_no_worker_of_another_one(workers: pool.Pool) -> None:
     for owner in (1, 2):
         further = work.Work(owner)
         thread = threading.Thread(target=lambda further=further, owner=owner: cancelable(
-            lambda: work.done_for(further, lambda: workers.acquire(things[6], "glassfs.sandbox.hdf5", 0)),
+            lambda: work.done_for(further, lambda: workers.acquire(things[6], 0)),
         ))
         thread.start()
         wait_until(lambda thread=thread: is_waiting(thread))  # type: ignore[misc]
@@ -248,7 +248,7 @@ def test_worker_waiting_for_a_silent_source_gives_way(
             return buffer(offset, size)
 
         with mock.patch.object(source, "buffer", silent):
-            found.append(listed(Sandbox(source, "hdf5")))
+            found.append(listed(Sandbox(source)))
 
     hanging = [threading.Thread(target=ask, args=(number,)) for number in range(2 * pool.MOST_WORKERS)]
     for thread in hanging:
@@ -394,7 +394,7 @@ def test_numbers_of_system_calls_are_those_of_the_headers(machine: int, header: 
 
 def test_error_of_the_source_is_not_taken_for_damage(tmp_path: Path, workers: pool.Pool) -> None:
     source = local(made(tmp_path / "a.h5"))
-    sandbox = Sandbox(source, "hdf5")
+    sandbox = Sandbox(source)
     listed(sandbox)
     source.close()
     workers.close()

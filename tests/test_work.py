@@ -15,7 +15,6 @@ import pytest
 
 from glassfs import threads, work
 from glassfs.cache import BlockCache
-from glassfs.cache.cores import run_ahead
 from glassfs.content import Rendered
 from glassfs.datasets.files import SnapshotFile
 from glassfs.datasets.rows import RowReader, TablePiece
@@ -306,7 +305,7 @@ def test_a_budget_ends_no_decoder_that_others_share() -> None:
 
 def test_what_runs_ahead_is_of_the_same_owner() -> None:
     found: Future[Work | None] = Future()
-    Doing(lambda: run_ahead(lambda: found.set_result(work.current())))
+    Doing(lambda: work.run_ahead(lambda: found.set_result(work.current())))
     ahead = found.result(SECONDS)
     assert ahead is not None
     assert ahead.owner == 1000

@@ -58,19 +58,9 @@ def opened(name: str, mode: int = 0o666, folder: int | None = None, *, is_shared
 
 
 def locked(name: str) -> BinaryIO:
-    """Open a file, as ``opened`` does if it is shared, that no other program shall write. Raises GlassfsError.
-
-    A signal leaves no new file.
-    """
-    is_new = not os.path.lexists(name)
-    try:
-        with writing(name):
-            descriptor = opened(name, is_shared=True)
-    except BaseException as error:
-        if is_new and not isinstance(error, GlassfsError):
-            with suppress(OSError):
-                os.unlink(name)
-        raise
+    """Open a file, as ``opened`` does if it is shared, that no other program shall write. Raises GlassfsError."""
+    with writing(name):
+        descriptor = opened(name, is_shared=True)
     if is_locked(descriptor):
         os.close(descriptor)
         raise GlassfsError("another program is writing to it", name)

@@ -17,8 +17,6 @@ class Settings:
     usage_wait: float = 0.1  # how long ``df`` waits for the first sum of sizes
     usage_valid: float = 10.0  # how long a sum of sizes is valid at least
     usage_valid_times: float = 20  # it is valid for this many times as long as it took, if that is more
-    # How long ``glassfs mount`` waits for its start page: for a folder, it takes a pass over all containers.
-    page_wait: float = 1.0
     progress_end: float = 1.0  # how long the end of a progress bar waits for the thread that sums up sizes
     walk_longest: float = 60.0  # time for listing the folders of a joined table; the remaining ones are left out
     # Time for reading first bytes of files whose names say nothing, before the tables of a folder are listed.
@@ -41,10 +39,7 @@ class Settings:
 
     watch: float = 0.2  # how often changes are looked for and sent to the kernel while a mount is used
     rest_after: float = 15.0  # time without a request after which a mount rests
-    # How often a mount that rests drops what is no longer used, and compares sources that report no changes.
-    rest: float = 4.0
-    # Time without a request after which nothing is left to be dropped: spools are kept for a minute.
-    cool_after: float = 100.0
+    rest: float = 4.0  # how often a mount that rests drops what is no longer used, and compares sources
     trim_quiet: float = 1.5  # time without work after which free memory is returned to the system
     trim_busy: float = 5.0  # time of work after which it is returned all the same
     trim_much: float = 0.3  # time between two returns while the process has much beside the cache
@@ -82,11 +77,9 @@ class Settings:
 
     # The tree
 
-    # For so long after its use a large listing is not evicted: a directory is listed in many calls.
+    # For so long after its use a listing is not evicted: a directory is listed in many calls.
     listing_in_use: float = 2.0
-    listing_idle: float = 20.0  # large listings that were not used for so long are dropped
-    # Pause between two rounds that weigh all parsed containers, and for each second that weighing takes.
-    weighing_pause: float = 10.0
+    listing_idle: float = 20.0  # listings that were not used for so long are dropped
     # Processor time that finding the size of a file may take, beside ``sizing_most`` for each GiB of its
     # container.
     sizing: float = 10.0
@@ -101,8 +94,7 @@ class Settings:
     worker_source: float = 0.5
     worker_idle: float = 60.0  # after so long without a request a worker is ended, and its server after the last worker
     worker_check: float = 2.0  # how often idle workers are looked for, while there are workers
-    worker_first: float = 30.0  # a server may take so long to import its library and fork a first worker
-    worker_next: float = 10.0  # a server may take so long to fork a further worker
+    worker_first: float = 30.0  # a server may take so long to import its library and fork a worker
 
     # The cache of blocks
 
@@ -115,11 +107,9 @@ class Settings:
     # than memory has room for finish one after another; else each read would make its block again.
     kept_gap: float = 0.05
     kept: float = 1.0  # it is kept for at most so long in all
-    core_wait: float = 0.05  # how long a thread waits for a core before it works without one
     # After this time without a read no more than 4 MiB stay cached: the kernel has those that were read.
     cache_idle: float = 20.0
     spool_kept: float = 60.0  # a spool file is dropped after this time without a read
-    spool_ahead: float = 0.05  # after this time without a read nothing more is decoded ahead into a spool file
 
     # Sources
 
@@ -141,8 +131,6 @@ class Settings:
     server_replace: float = 0.05  # time until a thread that hangs is replaced by another one
     server_release: float = 0.05  # time that obstore's threads get to release the last answers when the loop ends
     server_join: float = 2.0  # how long the end of the process waits for the thread of the requests
-    # How long to find out whether a server that fails speaks another protocol than its URL says.
-    server_probe: float = 2.0
     listing_news: float = 1.0  # how long a look-up waits for news of a listing that is much too old
     # Connections idle for so long are replaced, as a router may have dropped them silently.
     connection_idle: float = 30.0
@@ -150,7 +138,6 @@ class Settings:
     # A listing that takes longer is repeated page by page where possible: obstore collects names without a limit.
     # On other services it fails after the part of the timeout that is allowed for silence.
     long_listing: float = 2.0
-    upload_part: float = 300.0  # how long one request of an upload may take
     # What a waiting reader gives a server beyond its timeout, in which the server raises the better error.
     server_grace: float = 0.5
     # After a read timed out, other reads of the object fail at once for so long: the kernel repeats it

@@ -28,7 +28,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import (
@@ -40,6 +39,7 @@ from glassfs.content import (
     Fields,
     Group,
     Image,
+    Member,
     Omitted,
     Series,
     Stored,
@@ -87,13 +87,6 @@ class WatchedStore(LocalStore):
     @property
     def bytes_read(self) -> int:
         return sum(source.bytes_read for source in self.opened)
-
-
-class ContentPath(NamedTuple):
-    """A content and its path: the names of all groups above it, and its own."""
-
-    name: tuple[bytes, ...]
-    content: Content
 
 
 class FormatTests(ABC):
@@ -164,8 +157,8 @@ class FormatTests(ABC):
     def test_names_and_keys_are_bytes(self) -> None:
         for place in self._all_contents():
             assert place.name, "a content has no name"
-            assert {type(part) for part in place.name} == {bytes}, f"{place.name}: not all bytes"
-            assert type(place.content.key) is bytes, f"{_shown(place)}: its key is not bytes"
+            types = {type(part) for part in (*place.name, place.content.key)}
+            assert types == {bytes}, f"{place.name}: its name or its key are not bytes"
 
     def test_is_the_same_when_opened_again(self) -> None:
         for path in self._paths():
@@ -330,12 +323,12 @@ class FormatTests(ABC):
             with self._opened(path) as (store, container):
                 yield path, store, container
 
-    def _all_contents(self) -> Iterator[ContentPath]:
+    def _all_contents(self) -> Iterator[Member]:
         """Yield the contents of each sound container while it is open."""
         for _, _, container in self._all_opened():
             yield from walk(container.root)
 
-    def _files(self, container: Container) -> Iterator[tuple[ContentPath, Data]]:
+    def _files(self, container: Container) -> Iterator[tuple[Member, Data]]:
         cache = BlockCache(self.budget)
         for number, place in enumerate(walk(container.root)):
             if has_file(place.content):
@@ -367,22 +360,21 @@ class FormatTests(ABC):
         assert seconds <= self.most_seconds, f"{name}, {what}: {seconds:.1f} s"
 
 
-def walk(root: Collection, is_damaged: bool = False) -> Iterator[ContentPath]:
-    """Yield all contents below ``root``, in order.
+def walk(root: Collection, is_damaged: bool = False) -> Iterator[Member]:
+    """Yield all contents below ``root``, in order, under the names of all groups above them and their own.
 
     For damaged containers, skip groups that raise GlassfsError, and all but the first members of large groups.
     """
-    waiting = [ContentPath((), root)]
+    waiting = [Member((), root)]
     while waiting:
         name, content = waiting.pop()
         if content is not root:
-            yield ContentPath(name, content)
-        if not isinstance(content, Collection):
-            continue
-        inner = []
+            yield Member(name, content)
+        inner: list[Member] = []
         try:
-            for member in islice(members_of(content), MOST_MEMBERS if is_damaged else None):
-                inner.append(ContentPath((*name, *member.name), member.content))
+            if isinstance(content, Collection):
+                for below, one in islice(members_of(content), MOST_MEMBERS if is_damaged else None):
+                    inner.append(Member((*name, *below), one))
         except GlassfsError:
             if not is_damaged:
                 raise
@@ -436,9 +428,9 @@ def _changed(whole: bytes, chance: random.Random) -> bytes:
 
 
 def _descriptors() -> int:
-    """Return the number of open files of this process; 0 if the system does not say."""
-    return len(os.listdir("/dev/fd")) if os.path.isdir("/dev/fd") else 0
+    """Return the number of open files of this process."""
+    return len(os.listdir("/dev/fd"))
 
 
-def _shown(place: ContentPath) -> str:
+def _shown(place: Member) -> str:
     return b"/".join(place.name).decode("utf-8", "backslashreplace")

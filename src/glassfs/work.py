@@ -10,15 +10,24 @@ user. A thread without a work is never stopped here. Any thread; all but ``Work.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
+from glassfs.errors import Unavailable
 from glassfs.settings import settings
+from glassfs.threads import DaemonPool
+
+CORES = max(2, os.cpu_count() or 1)
+LEAST_AHEAD = 128 << 10
+"""Bytes of a block that is worth handing over to another thread: for smaller ones that takes longer."""
+_ahead = DaemonPool("ahead", CORES)
 
 Result = TypeVar("Result")
 
@@ -88,6 +97,18 @@ def done_for(work: Work, do: Callable[[], Result]) -> Result:
         return do()
     finally:
         _thread.work = before
+
+
+def run_ahead(task: Callable[[], object]) -> Future[object] | None:
+    """Run ``task``, which must not wait for another task, on a thread that works ahead of readers, for this reader.
+
+    It does not run where no thread can be started: no reader waits for it. It should end soon, as other readers' tasks
+    wait for it, and nothing stops it when its reader has gone.
+    """
+    try:
+        return _ahead.submit(partial(done_for, derived(), task))
+    except Unavailable:
+        return None
 
 
 def check(size: int = 0) -> None:

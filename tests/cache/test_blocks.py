@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
 import weakref
 from collections.abc import Iterator
@@ -16,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache, blocks
-from glassfs.cache.cores import CORES
 from glassfs.errors import Damaged
 from glassfs.settings import settings
+from glassfs.work import CORES
 from tests.cache.recipes import Block, Gated, in_line, interrupted, read
 from tests.waiting import wait_for, wait_until
 
@@ -158,49 +157,6 @@ def test_failed_prefetch_is_tried_again() -> None:
         read(cache, block, 0, 1)
     block.error = None
     assert read(cache, block, 0, 1) == b"\1"
-
-
-# Cores
-
-class Counted(Block):
-    """A recipe that counts how many are at work at a time; it is made from the block ``inner``."""
-
-    lock = threading.Lock()
-    full = threading.Event()
-    now = most = 0
-    cache: BlockCache
-    inner: Block | None = None
-
-    def whole(self) -> bytes:
-        self._count(1)
-        wait_for(Counted.full)  # all cores are in use at least once
-        self._count(-1)
-        if self.inner is not None:
-            read(self.cache, self.inner, 0, 1)
-        return super().whole()
-
-    def _count(self, change: int) -> None:
-        with Counted.lock:
-            Counted.now += change
-            Counted.most = max(Counted.most, Counted.now)
-            if Counted.now == CORES:
-                Counted.full.set()
-
-
-def test_no_more_blocks_are_made_at_a_time_than_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many readers there are, and although blocks are made from blocks that other readers make."""
-    monkeypatch.setattr(settings, "core_wait", 600)
-    monkeypatch.setattr(Counted, "most", 0)
-    monkeypatch.setattr(Counted, "full", threading.Event())
-    cache = BlockCache(1 << 20)
-    inner = [Counted(number, 20_000) for number in range(1, 9)]
-    outer = [Counted(number + 100, 20_000) for number in range(24)]
-    for number, block in enumerate(outer):
-        block.cache, block.inner = cache, inner[number % len(inner)]
-    with ThreadPoolExecutor(24) as threads:
-        list(threads.map(lambda block: read(cache, block, 0, 1), outer))
-    assert all(block.wholes == 1 for block in inner + outer)
-    assert Counted.most == CORES
 
 
 # The memory budget

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sqlite3
 import time
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 from glassfs.cache import findings
 from glassfs.cache.catalogue import FILE, Catalogue
 from glassfs.cache.findings import Findings
-from glassfs.persistent.cache import ALONG_BYTES
 
 OLD = 10**18
 
@@ -88,20 +86,6 @@ def test_without_a_catalogue_nothing_is_kept_but_in_memory() -> None:
     kept.keep("a", OLD, b"one", b"1")
     kept.flush()
     assert kept.find("a", b"one") == b"1"
-
-
-def test_findings_of_other_containers_are_read_along(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
-    large = random.Random(0).randbytes(4 * ALONG_BYTES)
-    found_by_another(catalogue, {f"{number}": b"%d" % number for number in range(200)} | {"large": large})
-    searches = []
-    search = catalogue._search
-    monkeypatch.setattr(catalogue, "_search", lambda do: searches.append(do) or search(do))
-    after = Findings(lambda: catalogue, "1")
-    numbers = random.Random(1).sample(range(200), 200)
-    assert [after.find(f"{number}", b"one") for number in numbers] == [b"%d" % number for number in numbers]
-    assert len(searches) < 30
-    assert after._along.peek(findings._key("large", "1")) is None
-    assert after.find("large", b"one") == large
 
 
 def test_damaged_findings_are_dropped(catalogue: Catalogue, tmp_path: Path) -> None:

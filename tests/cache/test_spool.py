@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from glassfs import work
-from glassfs.cache import BlockCache, spool
+from glassfs.cache import BlockCache
 from glassfs.cache.blocks import SPOOLS
 from glassfs.content import Stream
 from glassfs.errors import Changed, Damaged, NoSpool, Unavailable
@@ -23,31 +23,14 @@ from tests.source.test_local import held
 from tests.waiting import wait_until
 
 
-@pytest.fixture
-def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read-ahead is four pieces, and no reader is ever idle."""
-    monkeypatch.setattr(spool, "READ_AHEAD", 4 * PIECE)
-    monkeypatch.setattr(settings, "spool_ahead", 600)
-
-
-@pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoding ahead has ended when a read returns."""
-    def run(task: Callable[[], object]) -> None:
-        task()
-
-    monkeypatch.setattr(spool, "run_ahead", run)
-
-
-@pytest.mark.usefixtures("small_steps", "at_once")
 def test_first_bytes_come_before_the_block_is_decoded() -> None:
     cache, block = BlockCache(1 << 20), Block(5, 100 * PIECE)
     assert read(cache, block, 10, 100) == block.expected(10, 100)
-    assert block.pieces_given == 1 + 4
+    assert block.pieces_given == 1
     assert cache.used == block.stream_cost
 
 
-def test_many_threads_read_the_right_bytes(small_steps: None) -> None:
+def test_many_threads_read_the_right_bytes() -> None:
     cache, block = BlockCache(1 << 20), Block(5, 10 * PIECE + 123)
     expected = block.expected(0, block.size)
     offsets = [number * 999_983 % (block.size - 5000) for number in range(60)]
@@ -65,12 +48,12 @@ def test_spool_file_has_no_name_and_goes_with_the_cache(tmp_path: Path) -> None:
     assert held(tmp_path) == 1
     for number in range(2, 4 * SPOOLS):
         read(cache, Block(number, 600), 0, 1)
-    wait_until(lambda: held(tmp_path) == SPOOLS)  # a thread that decodes ahead may still have one
+    wait_until(lambda: held(tmp_path) == SPOOLS)
     del cache
     wait_until(lambda: gc.collect() >= 0 and not held(tmp_path))
 
 
-def test_damage_spares_the_bytes_before_it_and_is_cached(small_steps: None) -> None:
+def test_damage_spares_the_bytes_before_it_and_is_cached() -> None:
     """Finding it again would cost decoding everything before it."""
     cache, block = BlockCache(1 << 20), Block(5, 40 * PIECE)
     block.error, block.fails_at = Damaged("bad"), 20 * PIECE
@@ -113,14 +96,13 @@ def test_missing_spool_folder_is_reported(tmp_path: Path) -> None:
     assert cache.used == 0
 
 
-@pytest.mark.usefixtures("small_steps", "at_once")
 def test_idle_decoder_releases_its_memory() -> None:
     cache, block = BlockCache(1 << 20), Block(5, 40 * PIECE)
     assert read(cache, block, 0, 10) == block.expected(0, 10)
     with cache.reserved(1 << 20):
         assert cache.used == 1 << 20
-        assert read(cache, block, 4 * PIECE, 10) == block.expected(4 * PIECE, 10)
-        assert block.wholes == 1, "reading ahead does not restart a decoder"
+        assert read(cache, block, 100, 10) == block.expected(100, 10)
+        assert block.wholes == 1
     assert read(cache, block, 39 * PIECE, 10) == block.expected(39 * PIECE, 10)
     assert block.wholes == 2
     cache.clear()
@@ -157,9 +139,7 @@ def test_spool_file_that_cannot_be_read_is_no_damage(monkeypatch: pytest.MonkeyP
         assert read(cache, block, 0, 100) == block.expected(0, 100)
 
 
-def test_readers_of_more_decoders_than_fit_finish_one_after_another(
-    small_steps: None, at_once: None, monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_readers_of_more_decoders_than_fit_finish_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than idle files are kept."""
     for name in ("kept_gap", "kept"):
         monkeypatch.setattr(settings, name, 1e6)
@@ -180,7 +160,6 @@ def test_readers_of_more_decoders_than_fit_finish_one_after_another(
     assert {block.wholes for block in made} == {1}
 
 
-@pytest.mark.usefixtures("small_steps", "at_once")
 def test_full_disk_takes_files_that_no_thread_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that has gone must not keep others from their blocks."""
     write = os.pwrite
@@ -204,7 +183,7 @@ def test_file_is_given_up_when_it_was_not_read_for_long(tmp_path: Path, monkeypa
     assert held(tmp_path) == 1
     monkeypatch.setattr(settings, "spool_kept", -1.0)
     cache.drop_idle()
-    wait_until(lambda: not held(tmp_path))  # a thread that decodes ahead may still have it
+    wait_until(lambda: not held(tmp_path))
     assert read(cache, block, 0, 100) == block.expected(0, 100)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs import errors, installing
+from glassfs import errors
 from glassfs.cli.many import fault_of
 from tests.cli.glassfs_command import fails, glassfs
 from tests.cli.test_export import written
@@ -143,7 +143,7 @@ def test_contradicting_options_are_usage_errors(store: Path, words: list[str], m
 def test_without_dask_the_extra_is_named(store: Path, tmp_path: Path) -> None:
     (tmp_path / "distributed.py").write_text("raise ImportError('none')")
     done = glassfs("verify", "--scheduler", "tcp://127.0.0.1:1", store, PYTHONPATH=str(tmp_path))
-    fails(done, f"--scheduler needs Dask: {installing.command('dask')}")
+    fails(done, "--scheduler needs Dask: install glassfs[dask]")
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_resume_reads_containers_of_several_files_again(command: str, jobs: str,
 def test_only_a_second_ctrl_c_ends_cleanup_at_once() -> None:
     code = """
 import time
-from glassfs.cli.stopping import Stopped, stoppable
+from glassfs.cli import Stopped, stoppable
 with stoppable():
     try:
         print("begun", flush=True)
@@ -209,12 +209,12 @@ def test_an_unexpected_error_costs_one_container(command: str, jobs: str, tmp_pa
     (tmp_path / "sitecustomize.py").write_text("""
 from glassfs.source.local import LocalStore
 def failing(before):
-    def open_or_fail(self, path, *ahead):
+    def open_or_fail(self, path):
         if path[-1] in ("bad.kdb", "large.kdb"):
             raise KeyError("that") if path[-1] == "bad.kdb" else MemoryError
-        return before(self, path, *ahead)
+        return before(self, path)
     return open_or_fail
-LocalStore.open, LocalStore.found = failing(LocalStore.open), failing(LocalStore.found)
+LocalStore.open = failing(LocalStore.open)
 """)
     words = [command, "--jobs", jobs, "--report", report, folder, *[tmp_path / "target"][: command == "export"]]
     done = glassfs(*words, PYTHONPATH=str(tmp_path))

@@ -190,9 +190,8 @@ def test_info_of_what_is_in_a_container(store: Path, robot: Path) -> None:
 
 
 @pytest.mark.parametrize(("typed", "meant"), [
-    ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("list", "ls"), ("extract", "export"),
-    ("verfy", "verify"), ("ifno", "info"), ("hlep", "help"), ("head", "cat"), ("describe", "info"),
-    ("convert", "export"), ("open", "mount"),
+    ("unmount", "umount"), ("mont", "mount"), ("exprot", "export"), ("verfy", "verify"), ("ifno", "info"),
+    ("hlep", "help"),
 ])
 def test_unknown_commands_get_a_suggestion(typed: str, meant: str) -> None:
     fails(glassfs("xyzzy"), "no such command: 'xyzzy' (see 'glassfs --help')", 2)
@@ -257,13 +256,6 @@ def test_errors_name_a_missing_path_as_typed(
     (tmp_path / "folder").mkdir()
     for place in (f"{tmp_path}/none.kas", "none.kas", "folder/none.kas", "folder/none/none", "none/none.kas"):
         fails(glassfs(command, place), f"{place}: No such file or directory")
-
-
-def test_patterns_and_a_second_source_are_explained(store: Path, robot: Path, tmp_path: Path) -> None:
-    done = glassfs("cat", store, "nodes/*.npy")
-    fails(done, f"nodes/*.npy: no such file or directory in {store}; patterns such as * only work in a mount")
-    done = glassfs("export", store, robot, tmp_path / "out")
-    fails(done, f"{robot}: no such file or directory in {store}; it is a separate file; only one source is allowed")
 
 
 def test_cat_continues_after_a_failure(store: Path) -> None:

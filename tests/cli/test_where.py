@@ -200,50 +200,24 @@ def test_export_of_episodes_that_satisfy(folder: Path, tmp_path: Path) -> None:
 
 
 def test_exported_episodes_keep_their_attributes(tmp_path: Path) -> None:
-    """Those of the file, of ``data`` with ``env_args``, and of the demonstration itself."""
     folder = tmp_path / "folder"
     (folder / "lab").mkdir(parents=True)
     write_robomimic(folder / "lab/r.hdf5")
     with h5py.File(folder / "lab/r.hdf5", "a") as file:
-        file.attrs["made"] = "here"
         file["data/demo_10"].attrs["model_file"] = "<mujoco/>"
     for source, name in ((folder / "lab/r.hdf5", "r.hdf5"), (folder, "lab%2Fr.hdf5")):
         out = tmp_path / name
-        done = glassfs("export", source, out, "--where", "position = 1")
-        assert done.status == 0 and done.errors[-1].endswith("; 1 video as .npy alone, --only png has frames")
-        found = {path.name: json.loads(path.read_text()) for path in out.glob("*.json")}
-        assert set(found) == {f"{name}~{end}" for end in (
-            "attributes.json", "data.attributes.json", "1-lift-the-cube.attributes.json",
-        )}
-        assert "made" in found[f"{name}~attributes.json"] and "env_args" in found[f"{name}~data.attributes.json"]
-        assert "model_file" in found[f"{name}~1-lift-the-cube.attributes.json"]
+        assert glassfs("export", source, out, "--where", "position = 1").status == 0
         demo = f"{name}~1-lift-the-cube"
+        assert json.loads((out / demo / "meta/episode.json").read_text())["model_file"] == "<mujoco/>"
+        assert {path.name for path in out.iterdir()} == {demo, "episodes.parquet"}
+        names = {"agentview_image", "agentview_image.npy", "eef_pos.npy"}
         assert (out / demo / "actions.npy").is_file()
-        # Frames are in their array, or what --only says.
-        assert {path.name for path in (out / demo / "obs").iterdir()} == {"agentview_image.npy", "eef_pos.npy"}
+        assert {path.name for path in (out / demo / "obs").iterdir()} == names
         assert glassfs("export", source, out / "png", "--only", "png,json", "--where", "position = 1").status == 0
         images = [f"{demo}/obs/agentview_image/{number:06d}.png" for number in range(7)]
         found = {str(path.relative_to(out / "png")) for path in (out / "png").rglob("*") if path.is_file()}
-        assert found == {*images, f"{demo}/meta/episode.json", "episodes.parquet", *(
-            path.name for path in out.glob("*.json")
-        )}
-        # What is exported says where its table is.
-        done = glassfs("episodes", out)
-        table = f"{out}/episodes.parquet"
-        assert done.errors == [f"no container with episodes, but the table of exported ones: {table}"]
-        said = f"{out}: 0 containers; the table of exported episodes is episodes.parquet"
-        assert glassfs("info", out).lines == [said]
-
-
-def test_export_to_an_archive_is_refused(folder: Path, tmp_path: Path) -> None:
-    for name in ("subset.zip", "subset.tar.gz", "subset.TGZ"):
-        fails(
-            glassfs("export", folder, tmp_path / name),
-            f"{tmp_path / name}: export writes a folder, not an archive: name a folder, and pack it with a program "
-            "such as zip or tar",
-        )
-    (tmp_path / "old.zip").mkdir()
-    assert glassfs("export", folder, tmp_path / "old.zip").status == 0
+        assert found == {*images, f"{demo}/meta/episode.json", "episodes.parquet"}
 
 
 def test_export_from_one_container_and_of_nothing(folder: Path, tmp_path: Path) -> None:

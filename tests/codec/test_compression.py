@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from glassfs.codec.checksum import ADLER32, CRC32, CRC32C, Algorithm, Checksum, Covers, RunningChecksum, crc32c
+from glassfs.codec.checksum import CRC32, CRC32C, Algorithm, Checksum, Covers, RunningChecksum, crc32c
 from glassfs.codec.compression import (
     DEFLATE,
     DEFLATE_PREFIX,
@@ -171,7 +171,7 @@ def test_checksum_covers_raw_or_stored_bytes(covers: Covers, value: bytes) -> No
     assert str(Checksum(CRC32C, 0xABC)) == "crc32c:00000abc"
 
 
-@pytest.mark.parametrize(("algorithm", "value"), [(CRC32, 0xCBF43926), (CRC32C, 0xE3069283), (ADLER32, 0x091E01DE)])
+@pytest.mark.parametrize(("algorithm", "value"), [(CRC32, 0xCBF43926), (CRC32C, 0xE3069283)])
 def test_algorithms_have_their_check_values(algorithm: Algorithm, value: int) -> None:
-    assert algorithm.update(b"123456789", algorithm.start) == value
-    assert algorithm.update(b"6789", algorithm.update(b"12345", algorithm.start)) == value
+    assert algorithm.update(b"123456789", 0) == value
+    assert algorithm.update(b"6789", algorithm.update(b"12345", 0)) == value

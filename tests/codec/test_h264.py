@@ -27,30 +27,28 @@ def encoded(luma: Plane, blue: Plane, red: Plane, number: int = 0) -> bytes:
     return bytes(made)
 
 
-@given(SIDES, SIDES, st.sampled_from([0.5, 10.0, 29.97, 240.0]))
+@given(SIDES, SIDES)
 @settings(deadline=None)
-def test_sequence_has_size_and_colors(width: int, height: int, fps: float) -> None:
-    assert not NEEDS_ESCAPE.search(h264.sequence(width, height, fps) + h264.picture_set())
-    found = sequence(h264.sequence(width, height, fps))
+def test_sequence_has_size_and_colors(width: int, height: int) -> None:
+    assert not NEEDS_ESCAPE.search(h264.sequence(width, height) + h264.picture_set())
+    found = sequence(h264.sequence(width, height))
     assert found.size == (width + width % 2, height + height % 2)
     assert found.crop[0] == found.crop[2] == 0
     assert max(found.crop) < 16
 
 
-@pytest.mark.parametrize(("width", "height", "fps", "level"), [
-    (128, 96, 15, 10), (176, 144, 15, 10), (176, 144, 30, 11), (352, 288, 30, 13), (640, 480, 10, 22),
-    (640, 480, 30, 30), (640, 480, 60, 31), (1280, 720, 30, 31), (1280, 720, 60, 32), (1920, 1080, 30, 40),
-    (1920, 1080, 60, 42), (3840, 2160, 30, 51), (3840, 2160, 60, 52), (7680, 4320, 30, 60), (7680, 4320, 120, 62),
-    (640, 480, 5e3, 61), (7680, 4320, 1000, 62), (4096, 16, 1, 40), (16384, 1, 1, 60),
+@pytest.mark.parametrize(("width", "height", "level"), [
+    (128, 96, 42), (640, 480, 42), (1920, 1080, 42), (2048, 1088, 42), (2048, 1104, 52), (3840, 2160, 52),
+    (7680, 4320, 62), (4208, 16, 42), (4240, 16, 52), (16384, 1, 62),
 ])
-def test_level(width: int, height: int, fps: float, level: int) -> None:
-    assert h264.level(width, height, fps) == level
-    assert sequence(h264.sequence(width, height, fps)).level == level
+def test_level(width: int, height: int, level: int) -> None:
+    assert h264.level(width, height) == level
+    assert sequence(h264.sequence(width, height)).level == level
 
 
 def test_configuration() -> None:
-    found = h264.configuration(100, 84, 10)
-    sps = h264.sequence(100, 84, 10)
+    found = h264.configuration(100, 84)
+    sps = h264.sequence(100, 84)
     assert found[:6] == bytes([1, 66, 0xC0, sequence(sps).level, 0xFF, 0xE1])
     size = int.from_bytes(found[6:8], "big")
     assert found[8 : 8 + size] == sps

@@ -14,7 +14,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Extent, Memory, array_as_stored, dtypes, ordering
 from glassfs.content.dtypes import NARROW, widened
 from glassfs.errors import Damaged
-from glassfs.library import arrays, selecting
+from glassfs.library import arrays
 from glassfs.view import data_of, npy
 from tests.content.test_data import check_ranges
 from tests.helpers import local
@@ -69,10 +69,10 @@ def test_python_gets_the_stored_dtype(dtype: str, order: str) -> None:
     assert found is not None and found.dtype == values.dtype
     assert raw_of(found) == raw_of(values)
     assert found.flags.f_contiguous == (order == "F")
-    rows = selecting.rows_of(array)
+    rows = arrays.rows_of(array)
     assert rows is not None and rows.dtype == values.dtype
-    assert raw_of(selecting.select(rows, np.s_[1:3, ::2])) == raw_of(values[1:3, ::2])
-    assert raw_of(selecting.select(rows, -1)) == raw_of(values[-1])
+    assert raw_of(arrays.select(rows, np.s_[1:3, ::2])) == raw_of(values[1:3, ::2])
+    assert raw_of(arrays.select(rows, -1)) == raw_of(values[-1])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

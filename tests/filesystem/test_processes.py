@@ -88,13 +88,6 @@ def test_a_pickle_is_a_name(place: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
         assert file.read() == b"plain\n"
 
 
-def test_an_open_file_goes_along_with_its_position(robot: GlassfsFileSystem) -> None:
-    with robot.open("episodes/0/state.npy") as file:
-        file.read(100)
-        with pickle.loads(pickle.dumps(file)) as there:
-            assert there.tell() == 100 and there.read() == file.read()
-
-
 def test_making_one_opens_nothing(tmp_path: Path) -> None:
     fs = GlassfsFileSystem(tmp_path / "later.kas")
     pickled = pickle.dumps(fs)

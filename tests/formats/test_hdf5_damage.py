@@ -233,7 +233,10 @@ def test_strings_too_long_for_a_worker_cost_themselves(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "made.h5", "w") as file:
         file["long"] = "x" * 300_000_000
         file["short"] = "y"
+        file["many"] = ["a", "b" * 9_000_000]
     with glassfs.open(tmp_path / "made.h5") as opened:
         with pytest.raises(GlassfsError):
             opened["long.txt"].bytes()
         assert opened["short.txt"].bytes() == b"y"
+        with pytest.raises(GlassfsError, match="more than 8 MiB"):
+            opened["many.jsonl"].bytes()

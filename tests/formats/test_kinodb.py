@@ -24,7 +24,7 @@ from glassfs.formats.kinodb.episode import AT_ONCE, CAMERA_BYTES
 from glassfs.formats.registry import Opening, open_container
 from glassfs.tree import File, Node
 from glassfs.tree.build import container_root
-from glassfs.tree.containers.weight import weight_of
+from glassfs.tree.containers.lease import CONTAINER_COST
 from tests.formats import kinodb_files as kdb
 from tests.helpers import (
     CountingSource,
@@ -39,6 +39,7 @@ from tests.helpers import (
 from tests.memory_store import MemoryStore
 from tests.security.bombs import write_episodes
 from tests.tree.trees import origin
+from tests.weights import weight_of
 
 DATA = Path(__file__).parents[1] / "data/kinodb"
 
@@ -192,11 +193,10 @@ def test_weight_that_kinodb_declares_is_not_exceeded(tmp_path: Path) -> None:
             zeros = np.zeros((40, 2), np.float32)
             writer.add_episode(zeros, zeros, images=40 * [{"cam": np.zeros((4, 4, 3), np.uint8)}])
     container = open_path(path)
-    assert container.held is not None
     assert len(list(walk(container.root))) == 4501
     table = container.episodes()
     assert table is not None and len(table.columns()) > 5
-    assert 1000 < weight_of(container, 1 << 30) <= container.held
+    assert 1000 < weight_of(container) <= CONTAINER_COST + container.held()
 
 
 # The table of all episodes

@@ -16,8 +16,8 @@ from glassfs.content import Extent, Nested, NestedSource
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.source import Named, Version, inner_version
 from glassfs.tree import ContainerSettings, Directory, File, NestedDirectory, Settled, Sources, Tree
-from glassfs.tree.containers import nested
-from glassfs.tree.containers.nested import NestedContainers
+from glassfs.tree.containers import containers
+from glassfs.tree.containers.containers import NestedContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import XATTR_PREFIX, OpenNested
 from tests.conftest import DATA
@@ -58,13 +58,13 @@ def nested_at(tree: Tree, path: str) -> NestedDirectory:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """The names of nested containers, each time that one is opened."""
     names: list[str] = []
-    parse = nested.parse
+    parse = containers.parse
 
-    def noting(opening: nested.Opening) -> nested.Container:
+    def noting(opening: containers.Opening) -> containers.Container:
         names.append(opening.source.name.rpartition("/")[2])
         return parse(opening)
 
-    monkeypatch.setattr(nested, "parse", noting)
+    monkeypatch.setattr(containers, "parse", noting)
     return names
 
 
@@ -254,14 +254,14 @@ def test_evicted_containers_are_opened_again(opened: list[str]) -> None:
 
 def test_memory_of_many_containers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A walk through all of them keeps no more contents than the budget allows, wherever they are cached."""
-    alive: weakref.WeakSet[nested.NestedSource] = weakref.WeakSet()
+    alive: weakref.WeakSet[containers.NestedSource] = weakref.WeakSet()
 
-    def made(content: Nested) -> nested.NestedSource:
+    def made(content: Nested) -> containers.NestedSource:
         source = NestedSource(content)
         alive.add(source)
         return source
 
-    monkeypatch.setattr(nested, "NestedSource", made)
+    monkeypatch.setattr(containers, "NestedSource", made)
     inner = zipped(*((f"{number}.npy", X) for number in range(60)))
     outer = zipped(("first.npy", X), *((f"{number}.npz", inner) for number in range(60)))
     settings = ContainerSettings(BlockCache(), budget=256 << 10, listing_budget=256 << 10)

@@ -26,12 +26,12 @@ from glassfs.errors import Damaged, NotInstalled, Refused, Unsuited
 from glassfs.formats.npz import FORMAT
 from glassfs.formats.registry import Head, open_container
 from glassfs.library import arrays as library_arrays
-from glassfs.tree.containers.opener import parse
-from glassfs.tree.containers.weight import weight_of
+from glassfs.tree.containers.lease import parse
 from tests import optional
 from tests.formats import npz_files
 from tests.formats.npz_files import Arrays, npy, saved, streamed, with_zip64_end, zipped
 from tests.helpers import CountingSource, contents_of, file_data, only, open_bytes, open_path, opening
+from tests.weights import weight_of
 
 X = npy(np.arange(10.0))
 Y = npy(np.arange(6, dtype=">i4").reshape(2, 3))
@@ -432,7 +432,7 @@ def test_starts_of_a_million_episodes_take_four_bytes_each() -> None:
     stored = saved({"action": flags, "reward": flags, "is_first": flags}, is_compressed=True)
     table = open_bytes(stored).episodes()
     assert table is not None and table.rows == count and len(stored) < 10_000
-    assert weight_of(table, 1 << 30) < 6 * count
+    assert weight_of(table) < 6 * count
 
 
 @pytest.mark.parametrize("change", [

@@ -20,7 +20,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Container, Omitted
 from glassfs.errors import DeviceFailed, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import Opening, open_container
-from glassfs.formats.safetensors.index import AT_ONCE
+from glassfs.formats.safetensors import AT_ONCE
 from glassfs.library import open_tree
 from glassfs.source import Source
 from glassfs.source.local import LocalStore
@@ -99,7 +99,7 @@ def test_models_of_the_library_read_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("data", "reason"), [
     (None, "is missing"), (POINTER, "is a pointer of Git LFS to 4,294,967 bytes, not the file: run git lfs pull"),
     (b"", "is no safetensors file"), (b"PK\3\4data", "is compressed with ZIP: decompress it first"),
-    (packed({}, b"", 999), "starts like a safetensors file, but is cut short: its header has 999 bytes, but only 2"),
+    (packed({}, b"", 999), "starts like a safetensors file, but its header has 999 bytes, but only 2"),
     (packed({"scale": described("U8", [1], 0, 2)}, b"ab"), "tensors/scale: has 2 bytes, which is not the size of 1 it"),
 ])
 def test_a_shard_that_cannot_be_read_costs_its_tensors(index: Path, data: bytes | None, reason: str) -> None:

@@ -22,7 +22,7 @@ from glassfs.layouts.episodes import interpreted
 from glassfs.layouts.expressions import parse, within
 from glassfs.layouts.form import LayoutError, read
 from glassfs.layouts.known import BUILT_IN, chosen
-from glassfs.tree.containers import opener
+from glassfs.tree.containers import lease
 from tests.cli.glassfs_command import glassfs as run
 from tests.conftest import ROOT
 from tests.formats.hdf5_files import h5py
@@ -147,7 +147,7 @@ def test_trying_a_layout_says_what_it_finds(tmp_path: Path) -> None:
     wanted = {b"match: actions is there", b"episodes: 3", b'role state: ["observations"]'}
     assert wanted <= set(done.output.splitlines())
     done = run("layouts", "--test", "minari", path)
-    assert done.status == 1 and b"nothing is at episode_*/actions" in done.output
+    assert done.status == 1 and "nothing is at episode_*/actions" in done.errors[0]
     layout = tmp_path / "mine.toml"
     layout.write_text(MINE.replace('action = "commands"', 'action = "nothing"'))
     done = run("layouts", "--test", layout, my_file(tmp_path))
@@ -166,7 +166,7 @@ def opened_again(path: Path, kept: dict[bytes, bytes], monkeypatch: pytest.Monke
     found = opening(path)
     monkeypatch.setattr(found, "found", kept.get)
     monkeypatch.setattr(found, "keep", kept.__setitem__)
-    return opener.parse(found)
+    return lease.parse(found)
 
 
 def test_borders_and_rows_are_found_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,7 @@ import glassfs
 from glassfs.content import EncodedImage, Memory, Video
 from glassfs.errors import Damaged, NotADirectory, Unsuited
 from glassfs.formats.idv.blocks import Blocks
-from glassfs.library.arrays import frame_of
-from glassfs.library.selecting import Rows, iterated, rows_of, select
+from glassfs.library.arrays import Rows, frame_of, iterated, rows_of, select
 from tests.library.conftest import FRAMES, Recorded, video
 
 
@@ -95,7 +94,7 @@ def test_only_what_is_selected_is_read() -> None:
 
 def test_a_part_of_each_row_takes_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(64 * 1000, dtype="<i4").reshape(64, 1000)
-    monkeypatch.setattr("glassfs.library.selecting.PIECE", 16_000)
+    monkeypatch.setattr("glassfs.library.arrays.PIECE", 16_000)
     rows, data = counted(values)
     for key in ((slice(None), 3), (None, slice(None, None, -1), slice(3, 5)), (slice(2, 40, 3), None, -1)):
         same(select(rows, key), values[key])
@@ -265,8 +264,8 @@ def test_notebooks_play_videos_and_show_json_and_tables(
     film = data["wave.wshard/signal/rgb.mp4"]
     assert "<video controls" in film._repr_html_() and 'src="data:video/mp4;base64,' in film._repr_html_()
     monkeypatch.setattr("glassfs.library.shown.LARGEST_MEDIA", 100)
-    assert "<video" not in film._repr_html_() and "too large for a notebook" in film._repr_html_()
-    assert data["run1.kdb/episodes/0/images/front/000003"]._repr_png_() is None
+    assert "<video" not in film._repr_html_() and "too much for a notebook" in film._repr_html_()
+    assert "<img" not in data["run1.kdb/episodes/0/images/front/000003"]._repr_html_()
     assert "&quot;fps&quot;: 10.0" in data["run1.kdb/episodes/0/meta/episode"]._repr_html_()
     assert "pick up the red block" in data["run1.kdb/episodes.parquet"]._repr_html_()
     assert "<th><bdi>position" in data["run1.kdb/episodes.parquet"]._repr_html_()

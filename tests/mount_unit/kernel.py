@@ -64,7 +64,7 @@ class Kernel:
 
     def forget_all(self) -> None:
         for ident, references in self.held.items():
-            self.operations.forget(ident, references)
+            self.operations.inodes.forget(ident, references)
         self.held.clear()
 
 

@@ -195,7 +195,7 @@ def test_references_of_untaken_replies_are_released() -> None:
         kernel.send(fuse.READDIRPLUS, ROOT, struct.pack("=QQI", 0, 0, 4096))
         assert isinstance(found, bytes)
         assert kernel.operations.inodes.held == 1
-        kernel.operations.forget(fuse.entry_of(found).ident, 1)
+        kernel.operations.inodes.forget(fuse.entry_of(found).ident, 1)
         assert len(kernel.operations.inodes) == 0
 
 

@@ -87,7 +87,7 @@ def test_threads_at_once_leave_nothing(scale: Scale) -> None:
                 operations.inodes.drop_nodes()
             chance.shuffle(held)
             for one, _ in held:
-                operations.forget(one, 1)
+                operations.inodes.forget(one, 1)
 
     with ThreadPoolExecutor(THREADS) as threads:
         running = [threads.submit(use, number) for number in range(THREADS)]
@@ -113,7 +113,7 @@ def test_released_runs_leave_the_table() -> None:
         ident = operations.look_up(ROOT, "a").ident
         assert ident > last
         last = ident
-        operations.forget(ident, 1)
+        operations.inodes.forget(ident, 1)
     firsts, runs = operations.inodes._table
     assert len(firsts) == len(runs) < 100
     assert (operations.node(stays).name, len(operations.inodes)) == ("b", 1)
@@ -151,7 +151,7 @@ def test_oldest_ids_are_given_up_however_much_is_walked(monkeypatch: pytest.Monk
         for ident in inodes.surplus() or ():
             below = {inodes.parent(known) for known in kernel.held}
             if ident not in in_use | below and ident in kernel.held:
-                kernel.operations.forget(ident, kernel.held.pop(ident))
+                kernel.operations.inodes.forget(ident, kernel.held.pop(ident))
         assert len(inodes) < 50
     assert kernel.read(used) == b""
     kernel.forget_all()
@@ -216,7 +216,7 @@ def test_only_ids_that_the_kernel_knows_are_given_up() -> None:
     assert set(known) <= set(abandoned)
     assert len(abandoned) <= len(known) * STRETCH + 1
     for one in known[:2]:
-        operations.forget(one, 1)
+        operations.inodes.forget(one, 1)
     assert set(known[2:]) <= set(abandoned_by(operations))
     assert not {*known[:2]} & {*abandoned_by(operations)}
 
@@ -228,17 +228,17 @@ def test_listed_ids_are_known_until_they_are_forgotten() -> None:
     listing, _ = operations.listing(ROOT, 0)
     run, first, _ = listing.held_inside(listing.directory.origin, 100)
     operations.inodes.keep(run, len(listing) - 100, [(first, 300), (first + 400, 100)])
-    operations.forget(first + 400, 1, 100)
+    operations.inodes.forget(first + 400, 1, 100)
     assert run.held == 300
     (known,) = by_version([run], threading.Lock()).values()
     found = list(known)
     assert set(range(first, first + 300)) <= set(found)
     assert found == sorted(found, reverse=True)
     assert len(found) <= 300 + 2 * STRETCH
-    operations.forget(first, 1, 299)
+    operations.inodes.forget(first, 1, 299)
     assert first + 299 in list(known)
     assert len(list(known)) <= STRETCH
-    operations.forget(first + 299, 1)
+    operations.inodes.forget(first + 299, 1)
     assert list(known) == []
     assert len(operations.inodes) == 0
 
@@ -249,7 +249,7 @@ def test_node_released_while_it_is_made_is_not_cached() -> None:
     def forgotten() -> Settled:
         """Have the kernel forget what is in the directory while it is read."""
         for ident, references in list(kernel.held.items()):
-            kernel.operations.forget(ident, references)
+            kernel.operations.inodes.forget(ident, references)
         return inner
 
     root = Passing("", 1, origin("x"), forgotten)
@@ -307,10 +307,10 @@ def test_releasing_a_lease_blocks_no_other_request() -> None:
     operations = operations_over(lambda: root)
     slow = operations.look_up(ROOT, "slow").ident
     with ThreadPoolExecutor(2) as threads:
-        closing = threads.submit(operations.forget, slow, 1)
+        closing = threads.submit(operations.inodes.forget, slow, 1)
         wait_for(is_closing)
         try:
-            operations.forget(threads.submit(operations.look_up, ROOT, "quick").result(30).ident, 1)
+            operations.inodes.forget(threads.submit(operations.look_up, ROOT, "quick").result(30).ident, 1)
         finally:
             may_close.set()
     closing.result()
@@ -321,9 +321,9 @@ def test_unknown_ids_raise_changed() -> None:
     for ident in (0, 2, 99, 1 << 62):
         with pytest.raises(Changed):
             kernel.operations.node(ident)
-        kernel.operations.forget(ident, 7)
+        kernel.operations.inodes.forget(ident, 7)
         assert kernel.operations.inodes.volume(ident) == ""
-    kernel.operations.forget(ROOT, 5)
+    kernel.operations.inodes.forget(ROOT, 5)
     assert kernel.operations.inodes.held == 0
     ident = kernel.find("/0.bin")
     with pytest.raises(NotADirectory):
@@ -331,7 +331,7 @@ def test_unknown_ids_raise_changed() -> None:
     for beyond in (ident + 6, ident + 1_000_000):
         with pytest.raises(Changed):
             kernel.operations.node(beyond)
-        kernel.operations.forget(beyond, 1)
+        kernel.operations.inodes.forget(beyond, 1)
     assert kernel.operations.inodes.held == 1
 
 
@@ -341,7 +341,7 @@ def test_directory_that_was_given_back_leaves_no_run_behind() -> None:
     operations = operations_over(lambda: root)
     ident = operations.look_up(ROOT, "dir0").ident
     listing, _ = operations.listing(ident, 0)
-    operations.forget(ident, 1)
+    operations.inodes.forget(ident, 1)
     with pytest.raises(Changed):
         listing.held_inside(root.origin, 0)
     assert (len(operations.inodes), operations.inodes._holdings) == (0, {})

@@ -262,13 +262,13 @@ class KernelAtWork(RuleBasedStateMachine):
             self.check_fault(place, NotFound(name), name not in self.names_in(place))
             return
         if name == ".glassfs":
-            self.operations.forget(found.ident, 1)
+            self.operations.inodes.forget(found.ident, 1)
             return
         if self.is_replaced(place):  # the present version is found instead, and not kept under this directory
             assert place.inner == ""
             assert found.entry_timeout == 0.0
             assert name in self.model.shown[place.path].names_below("")
-            self.operations.forget(found.ident, 1)
+            self.operations.inodes.forget(found.ident, 1)
             return
         assert name in self.names_in(place)
         child = self.child_of(parent, name)
@@ -304,7 +304,7 @@ class KernelAtWork(RuleBasedStateMachine):
         most = data.draw(st.integers(0, len(listing)))
         for seen, (name, ident) in enumerate(held_by(listing, start)):
             if seen >= most or name == ".glassfs":
-                self.operations.forget(ident, 1)
+                self.operations.inodes.forget(ident, 1)
             else:
                 self.take(ident, self.child_of(parent, name))
 
@@ -359,7 +359,7 @@ class KernelAtWork(RuleBasedStateMachine):
             self.give_back(ident, self.held[ident])
 
     def give_back(self, ident: int, references: int) -> None:
-        self.operations.forget(ident, references)
+        self.operations.inodes.forget(ident, references)
         self.held[ident] -= references
         if not self.held[ident]:
             del self.held[ident]
@@ -380,7 +380,7 @@ class KernelAtWork(RuleBasedStateMachine):
         try:
             if hasattr(self, "inodes"):
                 for ident, references in self.held.items():
-                    self.operations.forget(ident, references)
+                    self.operations.inodes.forget(ident, references)
                 assert (len(self.inodes), self.inodes.held) == (0, 0)
                 self.sources.tree.close()
                 # That of all folders has no sources, and is in use by whatever earlier tests have left.

@@ -13,7 +13,7 @@ import pytest
 
 from glassfs.content import Group, Member, Null, Omitted
 from glassfs.datasets.joined import open_sources
-from glassfs.errors import Changed, NotADirectory
+from glassfs.errors import Changed
 from glassfs.formats import registry
 from glassfs.mount import operations as operations_module
 from glassfs.mount import status as module
@@ -184,24 +184,6 @@ def test_recently_changed_folders_are_checked_again(monkeypatch: pytest.MonkeyPa
     assert operations.unsettled() == []
 
 
-def test_look_up_in_a_replaced_version_finds_the_present_one() -> None:
-    """The kernel asks again only once, and fails if that version has been replaced by then, too."""
-    store = MemoryStore({"sub/c": made(a=b"old")})
-    sources, kernel = served(store)
-    before = kernel.find("/sub/c")
-    for number in range(3):
-        store.put("sub/c", made(a=b"new%d" % number))
-        sources.refresh()
-        found = kernel.operations.look_up(before, "a.bin")
-        assert kernel.read(found.ident) == b"new%d" % number
-        assert found.entry_timeout == 0.0  # the next one may find another version
-    store.remove("sub/c")
-    sources.refresh()
-    store.put("sub/c", b"no container")
-    with pytest.raises(NotADirectory):
-        kernel.operations.look_up(before, "none.bin")
-
-
 # What the mount shows of itself
 
 
@@ -259,7 +241,7 @@ def test_entered_manifest_gets_another_id_and_both_work(monkeypatch: pytest.Monk
         with pytest.raises(Changed):
             kernel.operations.node(ident)
     assert kernel.read(kernel.find("/m.made/parts/one.bin")) == b"other"
-    kernel.operations.forget(file, 1)
+    kernel.operations.inodes.forget(file, 1)
     kernel.forget_all()
     assert kernel.operations.inodes.held == 0
     assert len(store.held) == 2  # by what is parsed

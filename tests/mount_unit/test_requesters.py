@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.mount.engines import requesters
+from glassfs.mount.engines import engine
 from glassfs.mount.engines.crew import Task
-from glassfs.mount.engines.requesters import Requesters
+from glassfs.mount.engines.engine import Requesters
 from tests.waiting import wait_until
 
 
@@ -61,7 +61,7 @@ def test_killed_processes_that_have_not_ended_are_gone(sleeper: subprocess.Popen
     try:
         with pytest.MonkeyPatch.context() as patch:
             assert gone(Requesters(), *found) == []
-            patch.setattr(requesters, "_KILLED", 1 << signal.SIGUSR1 - 1)
+            patch.setattr(engine, "_KILLED", 1 << signal.SIGUSR1 - 1)
             assert gone(Requesters(), *found, os.getpid()) == found
     finally:
         done.set()
@@ -70,7 +70,7 @@ def test_killed_processes_that_have_not_ended_are_gone(sleeper: subprocess.Popen
 
 def test_only_work_that_was_in_progress_before_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[int] = []
-    monkeypatch.setattr(requesters, "_is_waiting", lambda thread: looked_at.append(thread) or True)
+    monkeypatch.setattr(engine, "_is_waiting", lambda thread: looked_at.append(thread) or True)
     looking, first, second, canceled = Requesters(), *(Task(1, thread, 1, b"", thread=thread) for thread in (1, 2, 3))
     canceled.cancel()
     for asked in ([first, canceled], [first, second, canceled], [second], [first]):
@@ -83,7 +83,7 @@ def test_numbers_of_another_namespace_are_not_judged(
 ) -> None:
     sleeper.kill()
     sleeper.wait()
-    monkeypatch.setattr(requesters.os, "readlink", lambda path: "1")
+    monkeypatch.setattr(engine.os, "readlink", lambda path: "1")
     assert gone(Requesters(), sleeper.pid, os.getpid()) == []
 
 
@@ -94,5 +94,5 @@ def test_processes_that_proc_hides_wait(sleeper: subprocess.Popen[bytes], monkey
     def hidden(*_: object) -> None:
         raise FileNotFoundError
 
-    monkeypatch.setattr(requesters, "open", hidden, raising=False)
+    monkeypatch.setattr(engine, "open", hidden, raising=False)
     assert gone(looking, sleeper.pid) == []

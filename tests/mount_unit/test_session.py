@@ -72,7 +72,7 @@ def test_loops_survive_exceptions(
             raise outcome
         return outcome
 
-    sources = SimpleNamespace(refresh=changed, heard=changed, watch=lambda on_touch: False)
+    sources = SimpleNamespace(refresh=changed, containers=SimpleNamespace(watcher=SimpleNamespace(changes=changed)))
 
     def stale(paths: set[str], is_first: bool = True) -> Stale:
         return Stale([(ROOT, path) for path in paths])
@@ -125,21 +125,17 @@ def test_links_out_of_the_source_are_followed_only_on_request(tmp_path: Path) ->
 
 
 def test_session_rests_when_nobody_uses_the_mount(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then its threads wait for events only; what is not reported is compared now and then."""
-    now, is_watched = 1000.0, True
+    """Then what is not reported is compared now and then."""
+    now = 1000.0
     monkeypatch.setattr(session_module, "time", SimpleNamespace(monotonic=lambda: now))
-    sources = SimpleNamespace(refresh=list, heard=list, watch=lambda on_touch: is_watched)
+    sources = SimpleNamespace(refresh=list, containers=SimpleNamespace(watcher=SimpleNamespace(changes=list)))
     session, _ = session_over(sources, SimpleNamespace(unsettled=list, inodes=()), threading.Event())
 
     def pauses() -> tuple[float | None, float | None]:
         return session._poll(), session._notify(deque())
 
     assert pauses() == (settings.watch, settings.watch)
-    now += settings.rest_after
-    assert pauses() == (settings.rest, None)
-    now += settings.cool_after
-    assert pauses() == (None, None)
-    is_watched = False
+    now += settings.rest_after + 1
     assert pauses() == (settings.rest, None)
     session.engine.tick = lambda: None  # type: ignore[method-assign]
     monkeypatch.setattr(settings, "watch", 0)

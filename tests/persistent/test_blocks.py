@@ -1,4 +1,4 @@
-"""Blocks and facts on disk: the stored bytes or nothing, within the budget."""
+"""Blocks on disk: the stored bytes or nothing, within the budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from glassfs.persistent import cache as cache_module
 from glassfs.source.remote.blocks import DiskCache
-from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 
 LEAST = 512 << 10
@@ -81,8 +80,6 @@ TAGS = st.sampled_from(['"1"', '"2"', "3", 'W/"1"', "", "*"])
 STEPS = st.one_of(
     st.tuples(st.just("put"), KEYS, TAGS, st.integers(0, 2), st.integers(0, 3)),
     st.tuples(st.just("get"), KEYS, TAGS, st.integers(0, 2), st.integers(0, 3)),
-    st.tuples(st.just("note"), KEYS, TAGS, st.integers(0, 1 << 50), st.integers(-(1 << 40), 1 << 60)),
-    st.tuples(st.just("facts"), KEYS, TAGS, st.none(), st.none()),
     st.tuples(st.just("again"), KEYS, TAGS, st.none(), st.none()),
 )
 
@@ -95,7 +92,6 @@ def test_caches_of_one_folder_behave_as_one_mapping(
     folder = tmp_path_factory.mktemp("model") / "cache"
     caches = [opened(folder), opened(folder)]
     data: dict[tuple[str, str, int], bytes] = {}
-    facts: dict[str, Facts] = {}
     for which, (step, key, tag, number, value) in steps:
         cache = caches[which]
         is_strong = tag not in ("", "*", 'W/"1"')
@@ -108,15 +104,9 @@ def test_caches_of_one_folder_behave_as_one_mapping(
             found = block(cache, key, tag, number, value)
             known = data.get((key, tag, number))
             assert found == (known if known is not None and len(known) == value else None)
-        elif step == "note":
-            cache.note_facts(key, Facts(number, tag, value))
-            if is_strong:
-                facts[key] = Facts(number, tag, value)
-        elif step == "facts":
-            assert cache.facts(key) == facts.get(key)
         else:
             cache.close()
-            assert block(cache, key, tag, 0, 1) is None and cache.facts(key) is None
+            assert block(cache, key, tag, 0, 1) is None
             caches[which] = opened(folder)
     for cache in caches:
         for (key, tag, number), known in data.items():

@@ -18,7 +18,6 @@ from glassfs.errors import Refused
 from glassfs.persistent import private
 from glassfs.persistent.cache import SUFFIXES
 from glassfs.source.remote.blocks import FILE, DiskCache
-from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 from tests.persistent.test_blocks import BUDGET, LARGE, LEAST, block, cached, content, fill, opened
 
@@ -31,7 +30,6 @@ def test_random_damage_gives_no_wrong_bytes(folder: Path, scale: Scale) -> None:
     cache = opened(folder, BUDGET)
     for number in range(12):
         cache.put("key", "tag", number, content(number))
-        cache.note_facts(f"key {number}", Facts(number, '"tag"', 0))
     cache.close()
     whole = (folder / FILE).read_bytes()
     for seed in range(scale(40, 400)):
@@ -42,8 +40,6 @@ def test_random_damage_gives_no_wrong_bytes(folder: Path, scale: Scale) -> None:
         (folder / FILE).write_bytes(data)
         for _ in range(2):  # one that finds the damage, and the next one
             cache = opened(folder, BUDGET)
-            for number in range(12):
-                assert cache.facts(f"key {number}") in (None, Facts(number, '"tag"', 0))
             cached(cache, range(12))
             fill(cache, range(12))
             cached(cache, range(12))
@@ -86,7 +82,6 @@ def test_folder_and_files_are_private(folder: Path) -> None:
     try:
         cache = opened(folder)
         cache.put("key", "tag", 0, SMALL)
-        cache.note_facts("key", Facts(1, "tag", 0))
     finally:
         os.umask(before)
     assert (folder / "CACHEDIR.TAG").read_bytes().startswith(b"Signature: 8a477f597d28d172789f06886806bc55\n")
@@ -197,8 +192,6 @@ def test_folder_that_is_no_longer_safe_switches_off_with_one_line(
     change(folder)
     for number in range(3):
         cache.put("key", "tag", number, content(number))
-        cache.note_facts("key", Facts(1, "tag", 0))
-        assert cache.facts("key") is None
         assert cached(cache, range(3)) == []
     assert not (folder / FILE).exists()
     assert len(warnings(caplog)) == 1

@@ -16,7 +16,6 @@ import pytest
 from glassfs.persistent import cache as cache_module
 from glassfs.settings import settings
 from glassfs.source.remote.blocks import FILE
-from glassfs.source.remote.server import Facts
 from tests.conftest import Scale
 from tests.persistent.test_blocks import BLOCK, BUDGET, OVERHEAD, cached, content, fill, opened, taken
 from tests.waiting import wait_for, wait_until
@@ -24,7 +23,6 @@ from tests.waiting import wait_for, wait_until
 WRITER = """
 import random, sys
 from glassfs.source.remote.blocks import DiskCache
-from glassfs.source.remote.server import Facts
 folder, budget, block, seed, count = sys.argv[1], *map(int, sys.argv[2:])
 cache = DiskCache(folder, budget)
 chance = random.Random(seed)
@@ -32,7 +30,6 @@ for turn in range(count):
     number = chance.randrange(60)
     data = random.Random(number).randbytes(block)
     cache.put("key", "tag", number, data)
-    cache.note_facts(f"key {number}", Facts(number, "tag", 0))
     if not turn:
         print("begun", flush=True)
     number = chance.randrange(60)
@@ -80,8 +77,6 @@ def test_killed_writers_leave_whole_blocks_within_budget(folder: Path, scale: Sc
         assert taken(folder) <= BUDGET + OVERHEAD
         cache = opened(folder, BUDGET)
         assert cached(cache, range(60))
-        for number in range(60):
-            assert cache.facts(f"key {number}") in (None, Facts(number, "tag", 0))
         cache.put("key", "tag", 0, content(0))
         assert taken(folder) <= BUDGET + OVERHEAD
         fill(cache, range(30))

@@ -35,7 +35,7 @@ def children(process: int) -> list[int]:
 
 def server_of(daemon: int) -> int:
     """Return the process of a daemon that starts workers; 0 if there is none yet."""
-    found = [one for one in children(daemon) if b"glassfs.sandbox.hdf5" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    found = [one for one in children(daemon) if b"glassfs.sandbox.server" in Path(f"/proc/{one}/cmdline").read_bytes()]
     return found[0] if found else 0
 
 

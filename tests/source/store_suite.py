@@ -78,27 +78,15 @@ class StoreSuite:
         ]
         assert [name for name, _ in store.list(())] == ["a", "folder", "many", "way_out"]
 
-    @pytest.mark.parametrize("path", ["folder/inner/file.bin", "a", "folder", "folder/link", "way_out", ""])
-    def test_what_is_found_is_the_entry_and_the_bytes_of_a_file(self, store: Store, path: str) -> None:
-        if store.is_remote and path in ("folder/link", "way_out"):
-            pytest.skip("this store has no links")
-        at = parts(path) if path else ()
-        entry, source = store.found(at)
-        assert entry == store.entry(at)
-        if source is not None:
-            assert entry.kind is Kind.FILE and source.entry == entry
-            assert source.read(0, source.size) == (CONTENT if path.endswith("file.bin") else b"")
-            source.close()
-
     @pytest.mark.parametrize("path", ["missing", "folder/missing", "missing/inner", "x" * 300, "\ud800", "a\0b"])
     def test_missing_paths_are_not_found(self, store: Store, path: str) -> None:
-        for ask in (store.entry, store.open, store.list, store.found):
+        for ask in (store.entry, store.open, store.list):
             with pytest.raises(NotFound) as raised:
                 ask(parts(path))
             assert raised.value.source == store.shown(parts(path))
 
     def test_a_file_is_not_a_folder(self, store: Store) -> None:
-        for ask in (store.entry, store.open, store.found):
+        for ask in (store.entry, store.open):
             with pytest.raises(NotADirectory):
                 ask(parts("a/b"))
         with pytest.raises(NotADirectory):
@@ -110,7 +98,7 @@ class StoreSuite:
                 store.open(parts(path))
             with pytest.raises(GlassfsError):
                 store.list(parts(path))
-        for ask in (store.entry, store.open, store.list, store.found):
+        for ask in (store.entry, store.open, store.list):
             with pytest.raises(GlassfsError):
                 ask(parts("way_out/folder"))
 

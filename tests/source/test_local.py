@@ -94,7 +94,7 @@ def test_a_truncated_file_raises_changed(path: Path, length: int) -> None:
             source.read_into(memoryview(bytearray(100)), offset)
 
 
-@pytest.mark.parametrize("call", ["pread", "fstat"])
+@pytest.mark.parametrize("call", ["preadv", "fstat"])
 def test_a_device_that_fails_is_reported_with_the_offset(
     path: Path, monkeypatch: pytest.MonkeyPatch, call: str,
 ) -> None:
@@ -119,51 +119,10 @@ def test_short_reads_of_the_system_are_continued(path: Path, monkeypatch: pytest
 
     source = LocalStore(path.parent).open((path.name,))
     monkeypatch.setattr(os, "preadv", read_little)
-    read_all = os.pread
-    monkeypatch.setattr(os, "pread", lambda number, size, offset: read_all(number, min(most, size), offset))
     assert source.read(10, 500) == CONTENT[10:510]
     buffer = bytearray(500)
     source.read_into(memoryview(buffer), 10)
     assert buffer == CONTENT[10:510]
-
-
-def test_only_regular_files_are_opened_by_a_look_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A FIFO or a device may do something when it is opened."""
-    os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "link").symlink_to("file")
-    (tmp_path / "file").write_bytes(b"1")
-    store = LocalStore(tmp_path)
-    opened: list[str] = []
-    real = os.open
-
-    def recorded(name: str, flags: int, *rest: int, **more: int) -> int:
-        if not flags & os.O_PATH:
-            opened.append(str(name))
-        return real(name, flags, *rest, **more)
-
-    monkeypatch.setattr(os, "open", recorded)
-    for name in ("pipe", "folder", "link"):
-        assert store.found((name,))[1] is None
-    entry, source = store.found(("file",))
-    assert source is not None and source.entry == entry and source.read(0, 1) == b"1"
-    source.close()
-    assert [name for name in opened if name in ("pipe", "folder", "link", "file")] == ["file"]
-    assert held(tmp_path / "file") == 0
-
-
-def test_look_up_of_a_file_that_cannot_be_opened_gives_its_entry(
-    path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    store = LocalStore(path.parent)
-    path.chmod(0o600)
-    expected = store.entry((path.name,))
-
-    def refused(*_: object, **__: object) -> int:
-        raise PermissionError(1, "refused")
-
-    monkeypatch.setattr(os, "open", refused)
-    assert store.found((path.name,)) == (expected, None)
 
 
 def test_a_fifo_or_a_device_is_refused_at_once(tmp_path: Path) -> None:
@@ -197,63 +156,20 @@ def test_a_closed_store_and_parked_sources_hold_nothing(path: Path) -> None:
     assert held(path.parent) == 0
 
 
-# First bytes, which a look-up reads along.
+# First bytes.
 
 
-@pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_a_look_up_reads_first_bytes_along(path: Path, monkeypatch: pytest.MonkeyPatch, mode: int) -> None:
-    """That of a private file does not depend on an ACL."""
-    path.chmod(mode)
-    store = LocalStore(path.parent)
-    entry, source = store.found((path.name,), 100)
-    assert source is not None and entry == store.entry((path.name,))
+def test_first_bytes_are_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = LocalStore(path.parent).open((path.name,))
+    assert source.read_ahead(100) == CONTENT[:100]
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pread", None)
+        patch.setattr(os, "preadv", None)
         assert source.read_ahead(100) == source.read(0, 100) == CONTENT[:100]
         assert source.read_ahead(50) == CONTENT[:50]
     assert source.read(90, 20) == CONTENT[90:110]
     assert source.read_ahead(200) == CONTENT[:200]
     source.drop_ahead()
     assert source.read(0, 300) == CONTENT[:300]
-    source.close()
-
-
-@pytest.mark.parametrize(("small", "expected"), [(0, 10), (len(CONTENT) - 1, 10), (len(CONTENT), len(CONTENT))])
-def test_a_look_up_reads_a_small_file_whole(
-    path: Path, monkeypatch: pytest.MonkeyPatch, small: int, expected: int,
-) -> None:
-    sizes = []
-    real = os.pread
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pread", lambda fd, size, offset: sizes.append(size) or real(fd, size, offset))
-        _, source = LocalStore(path.parent).found((path.name,), 10, small)
-        assert source is not None and source.read_ahead(expected) == CONTENT[:expected]
-    assert sizes == [expected]
-    source.close()
-
-
-@pytest.mark.parametrize("mode", [0o600, 0o644])
-def test_first_bytes_of_a_file_that_changes_are_not_used(
-    path: Path, monkeypatch: pytest.MonkeyPatch, mode: int,
-) -> None:
-    path.chmod(mode)
-    store = LocalStore(path.parent)
-    real = os.pread
-
-    def overtaken(fd: int, size: int, offset: int) -> bytes:
-        data = real(fd, size, offset)
-        path.write_bytes(b"new")
-        return data
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pread", overtaken)
-        entry, source = store.found((path.name,), 100)
-    assert source is not None and source.entry == entry
-    if entry.size == len(CONTENT):
-        with pytest.raises(Changed):
-            source.read(0, 3)
-    else:
-        assert source.read_ahead(100) == b"new"
     source.close()
 
 

@@ -5,16 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from select import select
 
-import numpy as np
 import pytest
-from writers.kinodb import KinoWriter
 
 from glassfs.mount.mountpoint import make
 from tests.mount.mounts import COMMAND, glassfs, is_mounted, is_running, require
@@ -155,18 +151,3 @@ def test_existing_paths_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "run").mkdir()
     (tmp_path / "run-glassfs").write_text("mine")
     assert make("run.kas").name == "run-glassfs-2"
-
-
-@pytest.mark.parametrize("name", [
-    "robot.kdb", pytest.param("run.kas", marks=pytest.mark.slow), pytest.param("data", marks=pytest.mark.slow),
-])
-def test_a_terminal_is_told_where_the_page_with_the_episodes_is(here: Path, name: str) -> None:
-    (here / "mnt").mkdir()
-    with KinoWriter(here / "robot.kdb") as writer:
-        writer.add_episode(np.zeros((2, 1)), np.zeros((2, 1)), task="open")
-    shutil.copy(here / "robot.kdb", here / "data")
-    ours, theirs = os.openpty()
-    with open(ours, "rb", 0) as terminal, open(theirs, "wb", 0) as other:
-        assert subprocess.run([*COMMAND, "mount", name, "mnt"], cwd=here, stdout=other, check=False).returncode == 0
-        said = terminal.read(1000).decode() if select([terminal], [], [], 0)[0] else ""
-    assert said == ("" if name == "run.kas" else "in a browser: mnt/.glassfs/views/index.html\r\n")

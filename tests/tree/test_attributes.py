@@ -173,7 +173,7 @@ def test_parts_of_a_single_container_count(monkeypatch: pytest.MonkeyPatch) -> N
     store = MemoryStore({"x/m": manifest, **parts, "x/other": bytes(300_000)})
     for names, expected in ((["x/m"], len(manifest) + 21_000), (["x"], len(manifest) + 321_000)):
         sources = sources_of(store, *names)
-        assert Usage(sources.locations.values(), sources.made_of)() == expected
+        assert Usage(sources.locations.values(), sources.containers.watcher.find)() == expected
 
 
 class Blocked(MemoryStore):

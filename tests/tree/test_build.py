@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -26,7 +28,7 @@ from glassfs.content import (
     Text,
 )
 from glassfs.errors import Damaged, IsADirectory, NotADirectory, NotFound
-from glassfs.library.finding import PathCache
+from glassfs.library.finding import _Directories
 from glassfs.names import component
 from glassfs.tree import Directory, File, Node, Tree
 from glassfs.tree.build import FACTS_AT_ONCE, container_root
@@ -250,13 +252,12 @@ def test_walking_gives_parents_first_and_goes_on_after_errors() -> None:
         list(tree.walk())
 
 
-def test_a_path_cache_is_bounded() -> None:
-    cache = PathCache(3)
-    lease = Lease(())
+def test_directories_by_path_are_bounded() -> None:
+    directories: Any = _Directories(None, None, 3)
+    directory = SimpleNamespace(origin=SimpleNamespace(lease=Lease(())))
     for number in range(5):
-        cache.put(f"/{number}", number, lease, cache.generation)
-        assert cache.get(f"/{number}") == number
-        assert len([known for known in range(5) if cache.get(f"/{known}") is not None]) <= 3
+        directories._put(f"/{number}", directory, directories._generation, 1)
+        assert f"/{number}" in directories._cached and len(directories._cached) <= 3
 
 
 # Series: directories of numbered contents, made on demand.

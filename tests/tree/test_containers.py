@@ -287,7 +287,7 @@ def test_containers_in_watched_folders_are_compared_when_reported(monkeypatch: p
     store.put("f/a", made(a=b"1"))
     store.watched["f",] = notify
     notify(("f",), "")
-    assert sources.heard() == ["/f", "/f/a"]
+    assert sources.containers.watcher.changes() == ["/f", "/f/a"]
     assert [lease.is_retired for lease in leases] == [True, False]
 
 

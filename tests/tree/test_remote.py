@@ -102,7 +102,7 @@ def test_a_presumed_plain_file_is_a_file_once_entered() -> None:
     with pytest.raises(Changed, match=rf"^memory/a\.made: {REASON}$"):
         entered(tree, "/a.made")
     assert changes
-    assert sources.heard() == ["/a.made"]
+    assert sources.containers.watcher.changes() == ["/a.made"]
     node = tree.node("/a.made")
     assert isinstance(node, File)
     assert (node.read(0, 9), node.xattrs()) == (b"text", {"user.glassfs.error": REASON.encode()})
@@ -143,7 +143,7 @@ def test_a_settled_container_has_attributes_of_all_its_files() -> None:
     assert before.origin.access.permissions == 0o644
     assert entered(tree, "/sub/m.made") == ["parts"]
     assert store.opens == 3
-    assert sources.heard() == ["/sub/m.made"]
+    assert sources.containers.watcher.changes() == ["/sub/m.made"]
     after = tree.node("/sub/m.made")
     assert after.origin.access.permissions == 0o600
     assert after.origin.identity != before.origin.identity

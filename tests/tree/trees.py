@@ -10,7 +10,7 @@ from glassfs.content import Group, Member
 from glassfs.source import Entry, Kind, Named, Version
 from glassfs.tree import ContainerSettings, Directory, File, Sources, Tree
 from glassfs.tree.build import container_root
-from glassfs.tree.containers.nested import NestedContainers
+from glassfs.tree.containers.containers import NestedContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import Listings
 from glassfs.tree.nodes import Access, Facts, Origin, Services, Settled

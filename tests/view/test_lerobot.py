@@ -311,7 +311,7 @@ def test_a_known_dataset_opens_no_container(folder: Path, monkeypatch: pytest.Mo
             found.append(bytes_of(tree, "/lerobot/arm/meta/info.json"))
             found.append(bytes_of(tree, "/lerobot/arm/meta/stats.json"))
             assert tree.file(f"/lerobot/arm/{FILM}").size
-        monkeypatch.setattr("glassfs.tree.containers.opener.open_container", None)
+        monkeypatch.setattr("glassfs.tree.containers.lease.open_container", None)
     assert found[:2] == found[2:]
 
 

@@ -1,7 +1,7 @@
 """Decoded blocks within a memory budget.
 
-``blocks`` caches them, ``budget`` counts bytes, ``spool`` holds blocks too large for memory, ``cores`` limits the
-threads that decode. Every function may be called from any thread.
+``blocks`` caches them, ``budget`` counts bytes, ``spool`` holds blocks too large for memory. Every function may be
+called from any thread.
 """
 
 from glassfs.cache.blocks import DEFAULT_SPOOL_SIZE, BlockCache, Notes

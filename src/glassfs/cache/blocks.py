@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 from glassfs import work
 from glassfs.cache.budget import DEFAULT_BUDGET, MemoryBudget, Ticket
-from glassfs.cache.cores import CORES, core, released, run_ahead
 from glassfs.cache.spool import LongStream, Recipe, Spool, fresh, stored_error
 from glassfs.lru import LRU
 from glassfs.settings import settings
@@ -184,8 +183,7 @@ class BlockCache(ByteCache):
     @contextmanager
     def reserved(self, size: int) -> Iterator[None]:
         """Reserve so many bytes for work outside of recipes."""
-        if not self.memory.reserve_now(size):
-            self._wait_for_memory(size, Ticket())
+        self.memory.reserve(size)
         try:
             with self.memory.nested():
                 yield
@@ -195,10 +193,6 @@ class BlockCache(ByteCache):
     def measuring(self, cost: int) -> AbstractContextManager[None]:
         """Reserve so many bytes for some work, unless they are few."""
         return self.reserved(cost) if cost > self._unreserved else nullcontext()
-
-    def waiting(self) -> AbstractContextManager[None]:
-        """Release this thread's core for work that needs none, such as reading from a disk. For recipes."""
-        return released()
 
     def prefetch(self, recipe: Recipe) -> bool:
         """Start making a block that will be read soon, unless memory is short.
@@ -212,10 +206,10 @@ class BlockCache(ByteCache):
             if key in self._blocks or key in self._pending:
                 return True
             # More blocks than cores in the making would only make readers wait for those that they need first.
-            if len(self._pending) > CORES:
+            if len(self._pending) > work.CORES:
                 return False
             pending = self._pending[key] = _Pending(recipe)
-        run_ahead(lambda: self._make_unclaimed(pending))
+        work.run_ahead(lambda: self._make_unclaimed(pending))
         return True
 
     def _pinned(self, recipe: Recipe) -> _Block:
@@ -280,7 +274,7 @@ class BlockCache(ByteCache):
         if self.memory.is_nested:
             self.memory.hurry(pending.ticket)
         try:
-            with released(), self.memory.waiting():
+            with self.memory.waiting():
                 work.is_done(pending.future)
         except BaseException:  # an interrupted reader never reads the block
             pending.future.add_done_callback(self._unpin_made)
@@ -318,11 +312,9 @@ class BlockCache(ByteCache):
                 if not self.memory.reserve_now(cost):
                     if is_ahead and self._is_unwanted(pending):
                         return
-                    self._wait_for_memory(cost, pending.ticket)
+                    self.memory.reserve(cost, pending.ticket)
                 reserved = cost
-            # Memory first, then a core: a thread that waits for memory must not keep a core from one that would
-            # release some.
-            with core(), self.memory.nested():
+            with self.memory.nested():
                 begun = time.monotonic()
                 raw = recipe.whole()
                 took = time.monotonic() - begun
@@ -349,10 +341,6 @@ class BlockCache(ByteCache):
             if not pending.readers:
                 del self._pending[pending.recipe.key]
             return not pending.readers
-
-    def _wait_for_memory(self, size: int, ticket: Ticket) -> None:
-        with released():
-            self.memory.reserve(size, ticket)
 
     def _evict(self, wanted: int) -> int:
         """Evict blocks that are not being read, least recently used first, then the decoders of idle spools."""

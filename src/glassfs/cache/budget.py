@@ -33,8 +33,6 @@ class Ticket:
     begin: int = 0
     end: int = 0
     """What its owner got before and with it, in bytes: lesser ends go first (start-time fair queuing)."""
-    woken: threading.Condition | None = None
-    """Notified when the request may be granted."""
 
 
 class MemoryBudget:
@@ -52,6 +50,8 @@ class MemoryBudget:
         """Bytes reserved by threads that are waiting."""
         self._released = time.monotonic()
         self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
+        """Notified when a request may be granted."""
         self._queue: deque[Ticket] = deque()
         self._begun = 0
         """The greatest ``begin`` of a granted request, where those of owners begin that have none in the queue."""
@@ -86,7 +86,7 @@ class MemoryBudget:
             return
         with self._lock:
             self._idle += held
-            self._notify()
+            self._changed.notify_all()
         try:
             yield
         finally:
@@ -107,8 +107,6 @@ class MemoryBudget:
         """Reserve so many bytes, waiting in line until they are free. Raises Canceled."""
         ticket = ticket or Ticket()
         with self._lock:
-            # Each has a condition of its own: a release wakes the requests that it may grant instead of all.
-            ticket.woken = threading.Condition(self._lock)
             ticket.is_hurried = ticket.is_hurried or self.is_nested
             doing = work.current()
             ticket.owner = -1 if doing is None else doing.owner
@@ -119,13 +117,13 @@ class MemoryBudget:
             self._enqueue(ticket)
             began, held = time.monotonic(), self._thread.held
             self._idle += held
-            self._notify()
+            self._changed.notify_all()
             try:
                 work.patiently(lambda seconds: self._is_granted(ticket, size, began, seconds))
             finally:
                 self._idle -= held
                 self._queue.remove(ticket)
-                self._notify()
+                self._changed.notify_all()
             self._begun = max(self._begun, ticket.begin)
             self._reserve(size)
 
@@ -136,8 +134,7 @@ class MemoryBudget:
             longest = until - time.monotonic()
             if longest <= 0:
                 return False
-            assert ticket.woken is not None
-            ticket.woken.wait(min(left, longest))
+            self._changed.wait(min(left, longest))
         return True
 
     def hurry(self, ticket: Ticket) -> None:
@@ -148,18 +145,18 @@ class MemoryBudget:
                 if ticket in self._queue:
                     self._queue.remove(ticket)
                     self._enqueue(ticket)
-                self._notify()
+                self._changed.notify_all()
 
     def release(self, reserved: int, cached: int = 0) -> None:
         """Release reserved bytes, of which ``cached`` stay in the cache."""
-        with self._lock:  # that of the condition, held in half the time
+        with self._lock:
             if reserved:
                 self._reserved -= reserved
                 self._thread.held -= reserved
                 self._released = time.monotonic()
             self._cached += cached
             self._make_free(0)
-            self._notify()
+            self._changed.notify_all()
 
     def reserve_cached(self, size: int) -> None:
         """Turn cached bytes into reserved ones: they are in use again."""
@@ -176,7 +173,7 @@ class MemoryBudget:
         if self._queue or self._cached + self._reserved > self.limit:
             with self._lock:
                 self._make_free(0)
-                self._notify()
+                self._changed.notify_all()
 
     def shrink(self, limit: int) -> bool:
         """Evict cached bytes beyond ``limit``; return whether some were evicted."""
@@ -222,14 +219,6 @@ class MemoryBudget:
         missing = self._cached + self._reserved + wanted - self.limit
         if missing > 0:
             self._cached -= self._evict(missing)
-
-    def _notify(self) -> None:
-        """Wake the requests that may be granted: nested ones, or else the first one."""
-        for ticket in self._queue:
-            if ticket.woken is not None:
-                ticket.woken.notify()
-            if not ticket.is_hurried:
-                break
 
 
 class _Held(threading.local):

@@ -55,24 +55,14 @@ class Catalogue:
 
     def find(self, keys: Sequence[Key]) -> Sequence[bytes | None]:
         """Return what is stored under each key, None for nothing; if it is much, only that of the first keys."""
-        return self._search(lambda cache: cache.find(keys, MOST_FOUND)) or [None] * len(keys)
-
-    def find_with_others(self, key: Key, count: int) -> dict[Key, bytes]:
-        """Return what is stored under a key, if anything is, and what is small and was stored before and after it, up
-        to ``count`` values in all.
-        """
-        return self._search(lambda cache: cache.find_with_others(key, count)) or {}
-
-    def _search(self, do: Callable[[PersistentCache], Result]) -> Result | None:
         # The thread searches behind what it has to write, so this process finds what it stored.
-        future = self._submit(do)
-        if future is None:
-            return None
+        future = self._submit(lambda cache: cache.find(keys, MOST_FOUND))
         try:
-            return future.result(settings.catalogue_wait)
+            found = None if future is None else future.result(settings.catalogue_wait)
         except FutureTimeout:
             self._state.get().late = future
-            return None
+            found = None
+        return found or [None] * len(keys)
 
     def put(self, values: Mapping[Key, bytes], merge: Callable[[bytes, bytes], bytes] | None = None) -> None:
         """Store these soon, or never, in place of what is stored, or what ``merge`` makes of that and the new value."""

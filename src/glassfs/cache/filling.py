@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 
 from glassfs import work
 from glassfs.cache.blocks import BlockCache
-from glassfs.cache.cores import CORES, core, run_ahead
 from glassfs.cache.spool import fresh, stored_error
 
 
@@ -22,8 +22,7 @@ class Filling:
     def __init__(self, cache: BlockCache, fills: Iterator[Callable[[], None]], cost: int) -> None:
         self._memory, self._fills, self._cost = cache.memory, fills, cost
         self._drawing = threading.Lock()
-        self._changed = threading.Condition()
-        self._helping = 0
+        self._helpers: list[Future[object]] = []
         self._is_over = False
         self._error: BaseException | None = None
 
@@ -32,30 +31,27 @@ class Filling:
 
         Raises what drawing or one of them raises.
         """
-        for _ in range(CORES - 1):
-            run_ahead(self._help)
+        for _ in range(work.CORES - 1):
+            self._add_helper()
         try:
-            if not self._memory.reserve_now(self._cost):
-                self._memory.reserve(self._cost)
+            self._memory.reserve(self._cost)
             try:
                 while self._fill_next():
                     pass
             finally:
                 self._memory.release(self._cost)
         finally:
-            with self._changed:
-                self._is_over = True
-                while self._helping:
-                    self._changed.wait(1)
+            self._is_over = True
+            for helper in self._helpers:  # one that runs may add another before it ends
+                if not helper.cancel():
+                    wait((helper,))
         if self._error is not None:
             raise fresh(self._error)
 
     def _help(self) -> None:
         """Do one fill if memory for it is free now, and queue the next one: other readers' tasks wait for this."""
-        with self._changed:
-            if self._is_over or not self._memory.reserve_now(self._cost):
-                return
-            self._helping += 1
+        if self._is_over or not self._memory.reserve_now(self._cost):
+            return
         is_more = False
         try:
             is_more = self._fill_next()
@@ -63,11 +59,13 @@ class Filling:
             self._error = stored_error(error)
         finally:
             self._memory.release(self._cost)
-            with self._changed:
-                self._helping -= 1
-                self._changed.notify()
         if is_more:
-            run_ahead(self._help)
+            self._add_helper()
+
+    def _add_helper(self) -> None:
+        helper = work.run_ahead(self._help)
+        if helper is not None:
+            self._helpers.append(helper)
 
     def _fill_next(self) -> bool:
         """Do one fill; return False if there is none, or after an error."""
@@ -76,6 +74,6 @@ class Filling:
             fill = None if self._is_over or self._error is not None else next(self._fills, None)
         if fill is None:
             return False
-        with core(), self._memory.nested():
+        with self._memory.nested():
             fill()
         return True

@@ -27,15 +27,11 @@ MOST_VALUE = 1 << 20
 """Bytes of one value; a larger one is not kept."""
 MOST_OF_CONTAINER = 4 << 20
 """Bytes that are kept of one container."""
-KNOWN_BYTES, AHEAD_BYTES = 4 << 20, 4 << 20
-"""Memory for what was found or kept last, and for what was read along with it."""
-PATIENCE, EACH = 16, 32
-"""After PATIENCE containers without findings, the catalogue is asked only for one in EACH until it knows one."""
+KNOWN_BYTES = 4 << 20
+"""Memory for what was found or kept last."""
 SETTLED_NANOSECONDS = 2 * 10**9
 ENTRY_BYTES = 512
 """Memory of what is known about a container, beside its values."""
-ALONG_BYTES = 256
-"""Memory of what was read along, beside its bytes."""
 _ITEM = struct.Struct("<II")
 
 
@@ -62,13 +58,9 @@ class Findings:
         self._version = version
         self._known: LRU[str, Kept] = LRU(KNOWN_BYTES)
         """By stamp, as computing the key of the catalogue takes longer than everything else here."""
-        self._along: LRU[Key, bytes] = LRU(AHEAD_BYTES)
-        """What the catalogue had beside what was asked for."""
-        self._next_along = 1
         self._changed: dict[str, Kept] = {}
         self._due = 0.0
         """When what changed is stored."""
-        self._misses = self._skipped = 0
         self._lock = threading.Lock()
 
     def find(self, stamp: str, name: bytes) -> bytes | None:
@@ -112,30 +104,11 @@ class Findings:
             kept = self._changed.get(stamp)
         if kept is not None:
             return kept
-        # Most trees have no findings at all, and each search that fails takes as long as one that succeeds.
-        kept = Kept()
-        self._skipped += 1
-        catalogue = self._catalogue() if self._misses < PATIENCE or self._skipped % EACH == 0 else None
-        if catalogue is not None:
-            kept = _unpacked(self._searched(catalogue, _key(stamp, self._version)))
-            self._misses = 0 if kept.values else self._misses + 1
+        catalogue = self._catalogue()
+        stored = None if catalogue is None else catalogue.find([_key(stamp, self._version)])[0]
+        kept = _unpacked(stored or b"")
         self._known.put(stamp, kept, kept.size)
         return kept
-
-    def _searched(self, catalogue: Catalogue, key: Key) -> bytes:
-        """Return what the catalogue has under a key, "" for nothing. Of what it has, more is read along each time."""
-        along = self._along.pop(key)
-        if along is not None:
-            return along
-        found = catalogue.find_with_others(key, self._next_along)
-        if key not in found:
-            return b""
-        value = found.pop(key)
-        # A program that uses a container of a dataset mostly uses others, too, and these were stored in a row.
-        self._next_along = min(64, 2 * self._next_along)
-        for other, beside in found.items():
-            self._along.put(other, beside, len(beside) + ALONG_BYTES)
-        return value
 
 
 def _key(stamp: str, version: str) -> Key:

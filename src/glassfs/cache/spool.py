@@ -1,9 +1,9 @@
 """Recipes of blocks, and blocks too large for memory.
 
-These are decoded as a stream into an unlinked file and served from there while it grows: as far as readers need it, and
-a stretch ahead on another thread; a block of unknown size to its end when the size is needed. Files that no thread
-reads are dropped for those that grow if the disk is full, or if there are too many bytes in files. When the memory of
-an idle decoder is needed, it is dropped, and restarted from the start of the block if a reader needs more.
+These are decoded as a stream into an unlinked file and served from there while it grows, as far as readers need it; a
+block of unknown size to its end when the size is needed. Files that no thread reads are dropped for those that grow if
+the disk is full, or if there are too many bytes in files. When the memory of an idle decoder is needed, it is dropped,
+and restarted from the start of the block if a reader needs more.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from typing import IO, Protocol
 
 from glassfs import work
 from glassfs.cache.budget import MemoryBudget, Ticket
-from glassfs.cache.cores import core, released, run_ahead
 from glassfs.errors import Damaged, GlassfsError, NoSpool, Unavailable
 from glassfs.settings import settings
 
-READ_AHEAD = 32 << 20
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -115,11 +113,6 @@ class Spool:
         with self._reading():
             self._decode(end)
             self._last_read = time.monotonic()
-            # A sequential reader finds its next bytes in the file already. Half of the stretch is left before another
-            # task is worth its cost.
-            ahead = end + READ_AHEAD
-            if not self._has(end + READ_AHEAD // 2) and not self._is_busy:
-                run_ahead(lambda: self._decode_ahead(ahead))
             got = 0
             while got < len(buffer):
                 try:
@@ -179,17 +172,6 @@ class Spool:
         self._pieces = None
         return self._cost
 
-    def _decode_ahead(self, end: float) -> None:
-        """Decode up to ``end`` while the block is being read, no other thread decodes, and the decoder exists."""
-        while (
-            not self._is_busy and self._pieces is not None and not self._has(end)
-            and time.monotonic() - self._last_read < settings.spool_ahead
-        ):
-            try:
-                self._decode(self.stored + 1)
-            except Exception:  # stored in _error for the readers
-                return
-
     def _decode(self, end: float) -> None:
         """Return when the block is in the file up to ``end``, decoded here unless another thread does it."""
         while True:
@@ -226,16 +208,15 @@ class Spool:
         """Wait for the thread that decodes."""
         if self._memory.is_nested:
             self._memory.hurry(self._ticket)
-        with released(), self._memory.waiting(), self._progress:
+        with self._memory.waiting(), self._progress:
             work.patiently(lambda seconds: self._progress.wait_for(lambda: self._is_settled(end), seconds))
 
     def _reserve(self, has_decoder: bool) -> None:
         """Reserve memory for the decoder. That of an existing one is already counted, as cached."""
         if has_decoder:
             self._memory.reserve_cached(self._cost)
-        elif not self._memory.reserve_now(self._cost):
-            with released():
-                self._memory.reserve(self._cost, self._ticket)
+        else:
+            self._memory.reserve(self._cost, self._ticket)
 
     def _finish(self, reserved: int | None, error: BaseException | None) -> None:
         """Publish the result of ``_decode_some`` and release memory. ``reserved`` is None if it did not run."""
@@ -255,7 +236,7 @@ class Spool:
     def _decode_some(self) -> BaseException | None:
         """Write some more of the block to the file; return the error that stopped it."""
         try:
-            with core(), self._memory.nested():
+            with self._memory.nested():
                 goal = self._position
                 if self._pieces is None and self._recipe is not None:
                     # A restarted decoder must get further than it repeats, or many readers would only repeat.

@@ -6,10 +6,12 @@ import gc
 import os
 import signal
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from inspect import cleandoc
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 
@@ -40,12 +42,7 @@ COMMANDS = {
 
 SHARED_MODULES = {"tree": "ls", "cat": "ls", "views": "formats", "umount": "status"}
 """Commands in the module of another one, under their own names."""
-MEANT = {
-    "mount": "open", "umount": "unmount fusermount", "ls": "dir list", "cat": "show read print head tail less more",
-    "export": "copy cp extract unpack convert save", "verify": "check", "info": "stat describe schema",
-    "diff": "compare cmp", "status": "mounts ps", "man": "manual",
-}
-"""Other names that users type for a command."""
+_STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "its terminal was closed"}
 
 
 class _Commands(click.Group):
@@ -75,8 +72,6 @@ class _Commands(click.Group):
         try:
             return super().invoke(context)
         except KeyboardInterrupt:  # click would print an empty line
-            from glassfs.cli.stopping import Stopped
-
             raise Stopped(signal.SIGINT) from None
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
@@ -88,9 +83,6 @@ def _suggestion(arguments: list[str]) -> str:
     from glassfs.source.remote.url import is_url
 
     name = arguments[0]
-    for command, others in MEANT.items():
-        if name in others.split():
-            return f"; did you mean '{command}'?"
     if os.path.exists(name) or is_url(name):
         meant = f"mount {name} {arguments[1]}" if len(arguments) == 2 else f"ls {name}"
         return f"; did you mean 'glassfs {meant}'?"
@@ -125,8 +117,6 @@ def main() -> None:
     # Ctrl-C came in code that was given to exec(), as dataclasses do, Python would end by that signal, even if it was
     # caught. Such processes end without cleaning up.
     if status == 128 + signal.SIGINT or "obstore" in sys.modules or "concurrent.futures.process" in sys.modules:
-        from glassfs.cli.stopping import leave
-
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, AttributeError):  # closed pipe
                 stream.flush()
@@ -136,7 +126,6 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit status."""
-    from glassfs.cli.stopping import Stopped
     from glassfs.errors import GlassfsError
 
     try:
@@ -183,3 +172,46 @@ def _failed(message: str, status: int) -> int:
 
     click.echo(f"glassfs: {printable(harmless(message))}", err=True)
     return status
+
+
+# Ctrl-C, SIGTERM and a closed terminal are one exception, so that cleanup runs. In the main thread only.
+
+
+class Stopped(BaseException):
+    """A signal asked the program to end. ``status`` is the exit status that shells expect."""
+
+    def __init__(self, number: int, can_resume: bool = False) -> None:
+        super().__init__(_STOPPED[signal.Signals(number)] + "; continue with --resume" * can_resume)
+        self.status = 128 + number
+
+
+def leave(status: int) -> NoReturn:
+    """End the process whatever its threads wait for.
+
+    Shared objects named in the system for worker processes are released first; otherwise Python's resource tracker
+    would print a warning.
+    """
+    if util := sys.modules.get("multiprocessing.util"):
+        util._run_finalizers(0)
+    os._exit(status)
+
+
+@contextmanager
+def stoppable(can_resume: bool = False) -> Iterator[None]:
+    """Raise Stopped for the first such signal. After it, another Ctrl-C ends the process at once; the other signals are
+    ignored during cleanup.
+    """
+    caught = [number for number in _STOPPED if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        for other in caught:
+            end = signal.SIG_IGN if other != signal.SIGINT else lambda again, _frame: leave(128 + again)
+            signal.signal(other, end)
+        raise Stopped(number, can_resume)
+
+    before = {number: signal.signal(number, stop) for number in caught}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -126,20 +126,15 @@ def _shape(found: Any) -> str:
 
 def _print_table(lines: Sequence[bytes]) -> None:
     """Print rows in columns as wide as their values, sizes first and paths last."""
-
-    def rows() -> Iterator[list[str]]:
-        for number, text in enumerate(lines):
-            row = json.loads(text)
-            size, path = row.pop(STORED), f"{row.pop(CONTAINER)}/{row.pop('name')}"
-            del row[POSITION]
-            if not number:
-                yield [STORED, *row, "array"]
-            yield ["-" if size is None else human_size(size), *map(_cell, row.values()), printable(path)]
-
-    widths = [0] * len(next(rows(), ()))
-    for cells in rows():
-        widths = [max(len(cell), width) for cell, width in zip(cells, widths, strict=True)]
-    for size, *cells, path in rows():
+    rows: list[list[str]] = []
+    for text in lines:
+        row = json.loads(text)
+        size, path = row.pop(STORED), f"{row.pop(CONTAINER)}/{row.pop('name')}"
+        del row[POSITION]
+        rows = rows or [[STORED, *row, "array"]]
+        rows.append(["-" if size is None else human_size(size), *map(_cell, row.values()), printable(path)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for size, *cells, path in rows:
         click.echo("  ".join([size.rjust(widths[0]), *map(str.ljust, cells, widths[1:]), path]))
 
 

@@ -10,13 +10,10 @@ from typing import NamedTuple
 import click
 
 from glassfs.arguments import harmless
-from glassfs.content import Array, Image, Undecoded
-from glassfs.content.dtypes import STRUCTURED, Widened
 from glassfs.errors import GlassfsError, NotADirectory, NotFound
 from glassfs.formats.registry import may_be_container
 from glassfs.library.finding import Found, UnfollowedLink, followed, hint
 from glassfs.library.session import OpenArguments
-from glassfs.sizes import human_size
 from glassfs.source.remote.url import Connection, is_url, local_name, parsed, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Sources, Tree
@@ -25,8 +22,6 @@ from glassfs.tree.nodes import FIRST_EXTENSION
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
 from glassfs.view import chosen, folder_of
-
-_KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 
 
 class Located(NamedTuple):
@@ -79,9 +74,6 @@ def _may_be_view(path: str) -> bool:
 
 
 def _located_url(typed: str) -> Located:
-    from glassfs.source.remote.options import demand_plain
-
-    demand_plain(typed)
     url = parsed(typed)
     if not url.query:
         start = typed.index("://") + 3
@@ -117,30 +109,9 @@ def opened(source: str, views: str = "", connection: Connection = Connection()) 
 @contextmanager
 def opened_sources(names: Sequence[str], connection: Connection, views: str = "") -> Iterator[Sources]:
     """Open named sources for a ``with``, for their facts, files and checks."""
-    with hinting(names):
-        sources = OpenArguments(tuple(names), views=views, connection=connection).opened()
+    sources = OpenArguments(tuple(names), views=views, connection=connection).opened()
     with sources.tree:
         yield sources
-
-
-@contextmanager
-def hinting(names: Sequence[str]) -> Iterator[None]:
-    """Open named sources in a ``with``: to NotFound, add the URL that a missing name may stand for.
-
-    Raises Refused for a URL that must not be typed.
-    """
-    if any(map(is_url, names)):
-        from glassfs.source.remote.options import demand_plain
-
-        for name in names:
-            demand_plain(name)
-    try:
-        yield
-    except NotFound as error:
-        from glassfs.source.remote.options import meant_by
-
-        missing = (name for name in names if not (is_url(name) or os.path.lexists(name)))
-        raise type(error)(f"{error.reason}{meant_by(next(missing, ''))}", error.source, error.part) from None
 
 
 def reason_of(error: Exception, source: str = "", path: str = "") -> str:
@@ -175,7 +146,8 @@ def lookup(tree: Tree, path: str, source: str, is_link_kept: bool = True) -> Fou
     except UnfollowedLink as error:
         raise NotFound(f"{path}: {error.reason}") from None
     except NotFound:
-        raise NotFound(f"{path}: no such file or directory in {source}{_hint(tree, path)}") from None
+        near = hint(lambda above: tree.directory(above or "/"), path)
+        raise NotFound(f"{path}: no such file or directory in {source}{near}") from None
     except NotADirectory:
         raise NotADirectory(f"{path}: not a directory in {source}") from None
 
@@ -197,42 +169,3 @@ def has_frames(node: Node, path: str, find: Callable[[str], Node]) -> bool:
         array = find(f"{path}{FIRST_EXTENSION}") if isinstance(node, SeriesDirectory) else None
         return isinstance(array, File) and array.content is not None and folder_of(array.content) is not None
     return False
-
-
-def described(node: Node) -> str:
-    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that needs reading blocks.
-
-    Of an array whose items are stored as narrower ones, their type and size follow: ``(stored as BF16, 4.1K)``.
-    """
-    content = node.content if isinstance(node, File) else None
-    if isinstance(content, Array) and content.known_shape is not None:
-        shown = f"{type_name(content.dtype)} {list(content.known_shape)}"
-        location = content.data.location() if isinstance(content.data, Widened) else None
-        return f"{shown} (stored as {content.type_name}, {human_size(location.stored)})" if location else shown
-    if isinstance(content, Undecoded):
-        return f"{content.type_name} {list(content.shape)}"
-    if isinstance(content, Image):
-        shape = [content.height, content.width, content.channels]
-        return f"uint{content.bits} {shape[:2] if content.channels == 1 else shape}"
-    return ""
-
-
-def type_name(descr: str) -> str:
-    """Return NumPy's name of a descr string; importing NumPy takes longer than a listing."""
-    if descr.startswith(STRUCTURED):
-        return "struct"
-    kind, size = descr[1], descr[2:]
-    if kind == "b":
-        return "bool"
-    if kind in "Mm":
-        return f"{_KINDS[kind]}{size[1:]}"
-    return f"{_KINDS[kind]}{int(size) * 8}" if kind in _KINDS and size.isdigit() else descr
-
-
-def _hint(tree: Tree, path: str) -> str:
-    """Suggest what a missing path may stand for."""
-    if is_url(path) or os.path.isfile(path):
-        return "; it is a separate file; only one source is allowed"
-    if any(character in path for character in "*?["):
-        return "; patterns such as * only work in a mount"
-    return hint(lambda above: tree.directory(above or "/"), path)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
+from click.shell_completion import CompletionItem, get_completion_class
 
 from glassfs.source.remote.url import Connection, is_url
 
@@ -33,8 +33,8 @@ def command(shell: str) -> None:
     """For bash: 'glassfs completion bash > ~/.local/share/bash-completion/completions/glassfs'."""
     from glassfs.cli import glassfs
 
-    kinds: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
-    click.echo(kinds[shell](glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())
+    if kind := get_completion_class(shell):
+        click.echo(kind(glassfs, {}, "glassfs", "_GLASSFS_COMPLETE").source())
 
 
 def complete_file(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -11,13 +11,14 @@ from typing import Any, TypeAlias
 
 import click
 
-from glassfs.cli.common import complain, has_frames, located, lookup, name_of, opened, reason_of, type_name
+from glassfs.cli.common import complain, has_frames, located, lookup, name_of, opened, reason_of
 from glassfs.cli.completion import complete_file, json_option, misuse
 from glassfs.cli.layouts import source_options
 from glassfs.content import Array, Image, Undecoded
 from glassfs.content import differences as content
 from glassfs.content.differences import Difference
 from glassfs.errors import GlassfsError, NotFound
+from glassfs.library.shown import type_name
 from glassfs.sizes import human_size
 from glassfs.source.remote.url import Connection
 from glassfs.terminal import printable

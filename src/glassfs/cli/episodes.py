@@ -6,26 +6,25 @@ The rows are those of ``episodes.jsonl`` and ``episodes.parquet`` at the root of
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
 from glassfs import outputs
+from glassfs.cli import stoppable
 from glassfs.cli.completion import misuse, sources_argument
 from glassfs.cli.layouts import source_options
-from glassfs.cli.many import batch, fault_of, found_under, many_options, progress_over, summary, where_option
-from glassfs.cli.stopping import stoppable
+from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary, where_option
 from glassfs.content.pieces import ContainerPiece, pieces_of
-from glassfs.content.summary import ARRAYS, EPISODES, RECORD_COLUMNS, Summary
+from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
 from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
-from glassfs.datasets.batch.found import TABLE, Opener
+from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.files import in_order
 from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, chosen, encoded, head, mark, writer
@@ -75,7 +74,7 @@ def command(
         form = CSV_SAFE
     if form == PARQUET and not output and sys.stdout.isatty():
         raise click.ClickException("Parquet cannot be written to a terminal; use --output FILE")
-    search = found_under(sources, connection)
+    search = Search(sources, connection)
     if output:
         _demand_replaceable(output, sources)
     tables, known, rows = Counter[str](), Counter[str](), 0
@@ -96,23 +95,12 @@ def command(
                 bar.advance(found.size)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
-    if EPISODES not in tables and not rows and (instead := _instead(tables, sources)):
-        click.echo(printable(instead), err=True)
+    if tables and EPISODES not in tables and not rows:
+        others = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in in_order(tables))
+        click.echo(printable(f"no episodes, but {others}"), err=True)
     elif where and not rows and (reason := why_none(where, known)):
         click.echo(printable(reason), err=True)
     return 1 if run.faults else 0
-
-
-def _instead(tables: Mapping[str, int], sources: Sequence[str]) -> str:
-    """Return a sentence about other tables of containers, or that of exported episodes, "" if there is none."""
-    if not tables:
-        table = next(filter(os.path.isfile, (os.path.join(source, TABLE) for source in sources)), "")
-        return table and f"no container with episodes, but the table of exported ones: {table}"
-    first, *others = in_order(tables)
-    found = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in (first, *others))
-    source = sources[0] if len(sources) == 1 and (is_url(sources[0]) or os.path.isdir(sources[0])) else "FOLDER"
-    words = f"arrays {shlex.join(sources)}" if first == ARRAYS else f"cat {shlex.quote(source)} {first}.jsonl"
-    return f"no episodes, but {found}; for a table, run: glassfs {words}"
 
 
 def _form_of(output: str) -> str:
@@ -138,39 +126,32 @@ def _demand_replaceable(output: str, sources: Sequence[str]) -> None:
 
 @contextmanager
 def _opened(form: str, output: str) -> Iterator[Callable[[Any], None]]:
-    """Open the output for a ``with``; yield what writes rows to it."""
+    """Open the output for a ``with``; yield what writes rows to it.
+
+    A file gets its name at the end of the ``with``, and is removed after an error. Until then it is locked, and has
+    another name. Raises GlassfsError if it cannot be written, or if what has that name is not from this command.
+    """
     if not output:
         sys.stdout.buffer.write(head(form))
         with writer(form, sys.stdout.buffer) as write:
             yield write
         return
-    with _replacing(output, mark(form)) as file:
-        file.write(head(form))
-        with writer(form, file, os.path.dirname(output) or ".", partial(outputs.writing, output)) as write:
-            yield write
-
-
-@contextmanager
-def _replacing(name: str, mark: bytes) -> Iterator[BinaryIO]:
-    """Provide a file that gets the name at the end of the ``with``, and is removed after an error.
-
-    Until then it is locked, and has another name. Raises GlassfsError if it cannot be written, or if a file has that
-    name which does not begin with ``mark``.
-    """
-    if os.path.isdir(name):
-        raise GlassfsError("is a folder", name)
-    part = name + PART
+    if os.path.isdir(output):
+        raise GlassfsError("is a folder", output)
+    part = output + PART
     with outputs.locked(part) as file:
         # What begins with our mark is of a run that was killed.
-        if not mark.startswith(os.pread(file.fileno(), len(mark), 0)):
+        if not mark(form).startswith(os.pread(file.fileno(), len(mark(form)), 0)):
             raise GlassfsError("exists and is not from this command; move it away first", part)
         try:
-            with outputs.writing(name):
+            with outputs.writing(output):
                 file.truncate(0)
-            yield file
-            with outputs.writing(name):
+            file.write(head(form))
+            with writer(form, file, os.path.dirname(output) or ".", partial(outputs.writing, output)) as write:
+                yield write
+            with outputs.writing(output):
                 file.flush()
-                os.rename(part, name)
+                os.rename(part, output)
         except BaseException:
             with suppress(OSError):
                 os.unlink(part)

@@ -12,19 +12,19 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import click
 
+from glassfs.cli import stoppable
 from glassfs.cli.common import located, lookup, name_of, nodes_from, opened
 from glassfs.cli.completion import complete_file, misuse, progress_option, source_argument
 from glassfs.cli.episodes import Rows
-from glassfs.cli.exporting import Export, ExportJob, Links, Written, is_within
+from glassfs.cli.exporting import LINKS, Export, ExportJob, Written, is_within
 from glassfs.cli.layouts import tree_options
-from glassfs.cli.many import Progress, batch, found_under, many_options, progress_over, where_option
-from glassfs.cli.stopping import stoppable
+from glassfs.cli.many import Progress, batch, many_options, progress_over, where_option
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece, records
@@ -35,22 +35,18 @@ from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
 from glassfs.datasets.table import PARQUET, writer
 from glassfs.datasets.where import why_none
-from glassfs.errors import GlassfsError, NotADirectory, NotFound
+from glassfs.errors import GlassfsError, NotFound
 from glassfs.library import open_tree
-from glassfs.library.finding import followed
 from glassfs.names import component, raw
 from glassfs.sizes import PIECE, counted, human_size
 from glassfs.source import Connection, Kind, absolute, is_url
-from glassfs.source.remote.options import meant_by
-from glassfs.source.remote.url import local_name
+from glassfs.source.remote.url import local_name, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Tree
 from glassfs.tree.sources.folder import Folder
 from glassfs.view import available
 
-ENDING = ".attributes.json"
 _GAP = re.compile(r"[\W_]+")
-ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst", ".7z", ".rar")
 
 
 @click.command()
@@ -58,7 +54,7 @@ ARCHIVES = (".zip", ".tar", ".tgz", ".tbz2", ".txz", ".gz", ".bz2", ".xz", ".zst
 @click.argument("paths", metavar="[PATH]... TARGET", nargs=-1, shell_complete=complete_file)
 @click.option("--overwrite", is_flag=True, help="Replace files, links and pipes of the same names in TARGET.")
 @click.option(
-    "--links", type=click.Choice([one.value for one in Links]), default=Links.AUTO.value,
+    "--links", type=click.Choice(LINKS), default=LINKS[0],
     help="Symbolic links: keep, follow (copy what they lead to), or by default keep those to what is exported as well "
     "and those out of SOURCE, and follow the others.",
 )
@@ -86,10 +82,8 @@ def command(
     right (not compared if that requires decoding); any other regular file is written again. Permissions are those of
     new files, 0666 less the umask, without those of a group or of others that may not read the source.
 
-    TARGET may be the URL of a bucket or of a folder in one: s3://bucket/folder, gs:// or az://.
-
     With --where, TARGET gets a directory for each of the episodes that satisfy the condition, and their table,
-    episodes.parquet. Videos that are arrays are then written as .npy, and as images only with --only or --views.
+    episodes.parquet.
     """
     if not paths:
         raise misuse("the TARGET folder is missing")
@@ -107,25 +101,21 @@ def command(
     where_to = name_of(folder)
     forms = [form for text in re.split("[+,]", only) if (form := text.lstrip("*."))]
     views = "+".join(filter(None, [views, *(form for form in forms if form in available())]))
-    again = ""
     with opened(source, views, connection) as tree, stoppable(can_resume=True):
         try:
             picked = picked_episodes(tree, source, connection, plan, where) if where else None
             inside = [at.inner(path) for path in chosen] or [at.path]
             starts = {path: path for path in _starts(tree, name, inside)} if picked is None else picked.places
             job = ExportJob(
-                source, name, folder, folder, existing, Links(links), starts, views, connection,
-                tuple(f".{form}" for form in forms), has_frames=bool(not where or views or only),
+                source, name, folder, folder, existing, links, starts, views, connection,
+                tuple(f".{form}" for form in forms),
             )
             if plan.is_plain:
                 with (
                     job.opened_target(tree.root.mode) as target,
                     Progress(lambda: _sizes(tree, starts), progress) as bar,
                 ):
-                    export = Export(job, tree, target, bar.complain, bar)
-                    written = export.run()
-                    if export.frames:
-                        again = f"; {counted(len(export.frames), 'video')} as .npy alone, --only png has frames"
+                    written = Export(job, tree, target, bar.complain, bar).run()
                     if picked is not None:
                         written.add(picked.write_table(target))
             else:
@@ -133,7 +123,7 @@ def command(
         except NotWritten as error:
             raise click.ClickException(f"{where_to}: {error}") from error
     size = human_size(written.bytes) if written.bytes >= 1024 else counted(written.bytes, "byte")
-    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written{again}"), err=True)
+    click.echo(printable(f"{counted(written.files, 'file')} in {where_to}, {size} written"), err=True)
     if written.failures:
         raise click.ClickException(f"{name}: {written.failures} of its files and directories were not written")
     if written.omitted and not may_omit:
@@ -145,15 +135,13 @@ def command(
 
 
 def _demand_target(folder: str) -> str:
-    """Return the local name or the URL that the user means. Raises ClickException for a mistyped URL or an archive."""
-    meant = "" if is_url(folder) or os.path.lexists(folder) else meant_by(folder)
-    if meant and not folder.startswith("file:"):
-        raise click.ClickException(f"{folder}: no folder is made for what looks like a URL{meant}")
-    name = folder.rstrip("/").lower()
-    if name.endswith(ARCHIVES) and not os.path.isdir(folder):
-        advice = "name a folder, and pack it with a program such as zip or tar"
-        raise click.ClickException(f"{folder}: export writes a folder, not an archive: {advice}")
-    return local_name(folder)
+    """Return the local name that the user means. Raises ClickException for a URL, also for a mistyped one."""
+    name = local_name(folder)
+    if is_url(folder):
+        raise click.ClickException(f"{shown(folder)}: export writes to folders of this machine only")
+    if ":" in name.partition("/")[0] and not os.path.lexists(name):
+        raise click.ClickException(f"{folder}: looks like a URL; write ./{folder} for a folder of that name")
+    return name
 
 
 def _sizes(tree: Tree, starts: Iterable[str]) -> Iterator[int]:
@@ -169,7 +157,7 @@ def _starts(tree: Tree, source: str, paths: list[str]) -> list[str]:
 
 def export_many(plan: RunPlan, job: ExportJob, tree: Tree, is_shown: bool | None) -> Written:
     """Return how much was written. Raises NotWritten if continuing is pointless."""
-    search = found_under([job.source], job.connection, has_all=True)
+    search = Search([job.source], job.connection, has_all=True)
     with job.opened_target(tree.root.mode) as target, progress_over(search, plan.shard, is_shown) as bar:
         # A worker that was killed left complete files, which its successor must not refuse.
         if job.existing is Existing.REFUSE:
@@ -217,26 +205,19 @@ def _files(plan: RunPlan, search: Search, tree: Tree, job: ExportJob, here: Expo
             if isinstance(found, Unlisted):
                 yield found
                 continue
-            path, is_of_shard = f"/{found.path}", plan.shard.has(found.key)
-            if found.kind is Kind.FOLDER or (found.kind is Kind.LINK and is_of_shard):
-                _write(here, tree, path)
-            # Nothing can be in a folder that could not be made; each shard counts its own files there.
-            elif found.kind is Kind.FILE and not here.is_left_out(path):
+            if found.kind is Kind.FILE:
                 yield found
-            elif found.kind is Kind.FILE and is_of_shard:
-                here.leave_out(path, None)
-
-
-def _write(here: Export, tree: Tree, path: str) -> None:
-    """Write a folder, which may contain files of any shard, or a link."""
-    try:
-        here.write(path, tree.lookup(path), path)
-    except NotFound:
-        return  # removed meanwhile
-    except Unusable:
-        raise
-    except GlassfsError as error:
-        here.failed(path, error)
+            # A folder may contain files of any shard.
+            elif found.kind is Kind.FOLDER or (found.kind is Kind.LINK and plan.shard.has(found.key)):
+                path = f"/{found.path}"
+                try:
+                    node = tree.lookup(path)
+                except NotFound:
+                    continue  # removed meanwhile
+                except GlassfsError as error:
+                    here.failed(path, error)
+                else:
+                    here.write(path, node, path)
 
 
 @dataclass(frozen=True)
@@ -248,15 +229,13 @@ class Exporting:
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
         job = self.job
-        with ExitStack() as stack:
-            tree = stack.enter_context(open_tree(job.source, views=job.views, connection=job.connection))
+        with open_tree(job.source, views=job.views, connection=job.connection) as tree:
             try:
-                target = stack.enter_context(job.opened_target(is_begun=True))
+                with job.opened_target(is_begun=True) as target:
+                    yield partial(self._outcome, tree, target)
             except NotWritten as error:
                 fatal = Outcome(is_container=False, fatal=str(error))
                 yield lambda found: fatal
-            else:
-                yield partial(self._outcome, tree, target)
 
     def _outcome(self, tree: Tree, target: Target, found: SearchHit) -> Outcome:
         faults = Problems()
@@ -297,7 +276,7 @@ class Picked:
             size = file.tell()
             file.seek(0)
             pieces = (memoryview(piece) for piece in iter(lambda: file.read(PIECE), b""))
-            target.write(f"/{TABLE}", 0o444, time.time_ns(), pieces, size)
+            target.write(f"/{TABLE}", 0o444, time.time_ns(), pieces)
         return replace(self.missing, files=1, bytes=size)
 
 
@@ -310,7 +289,7 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
     work = Rows(connection, PARQUET, where)
     bar = Progress()
     with batch(plan, bar) as run:
-        for found, outcome in run.outcomes(found_under([source], connection).all(), work):
+        for found, outcome in run.outcomes(Search([source], connection).all(), work):
             for fault in outcome.faults:
                 bar.report(found.name, fault)
             known.update(outcome.known)
@@ -323,33 +302,12 @@ def picked_episodes(tree: Tree, source: str, connection: Connection, plan: RunPl
                 picked.pieces.append(piece)
                 for row in records(piece):
                     path = f"{above.rstrip('/')}/{directory}/{row[POSITION]}" if directory else above
-                    picked.places |= _places(tree, above.rstrip("/"), path, row)
+                    picked.places[path] = f"/{_label(row)}"
     picked.missing = Written(failures=run.faults, omitted=run.omitted)
     if not picked.places:
         reason = why_none(where, known)
         raise click.ClickException(f"{name_of(source)}: no episode satisfies: {where}{'; ' * bool(reason)}{reason}")
     return picked
-
-
-def _places(tree: Tree, container: str, path: str, row: dict[str, object]) -> dict[str, str]:
-    """Return the places of an episode and of the attributes that belong to it: its own, of groups above, of the file.
-    """
-    label, whole = _label(row), component(raw(str(row[CONTAINER])))
-    goal = followed(tree, path)[0]
-    places = {path: f"/{label}"}
-    # Episodes of HDF5 are links to their groups, whose attributes are beside them. All others have theirs inside.
-    if goal == path:
-        return places
-    attributes = {f"{container}/meta/attributes.json": f"/{whole}~attributes.json"}
-    names = goal[len(container) + 1 :].split("/")
-    for depth in range(1, len(names)):
-        attributes[f"{container}/{'/'.join(names[:depth])}{ENDING}"] = f"/{whole}~{'~'.join(names[:depth])}{ENDING}"
-    attributes[f"{goal}{ENDING}"] = f"/{label}{ENDING}"
-    for start, place in attributes.items():
-        with suppress(NotFound, NotADirectory):
-            tree.node(start)
-            places[start] = place
-    return places
 
 
 def _label(row: dict[str, object]) -> str:

@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from enum import Enum
 
-from glassfs.cli.common import has_frames, nodes_from
+from glassfs.cli.common import nodes_from
 from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
 from glassfs.datasets.batch.contract import Problem
-from glassfs.errors import Damaged, GlassfsError, NotADirectory, NotFound
+from glassfs.errors import Damaged, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
 from glassfs.sizes import PIECE
-from glassfs.source import Connection, is_url
+from glassfs.source import Connection
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission
 from glassfs.tree.tree import normal
 
-
-class Links(str, Enum):
-    """What to do with symbolic links."""
-
-    AUTO = "auto"
-    """Keep those to what is exported, and those out of the source; copy what others lead to."""
-    KEEP = "keep"
-    FOLLOW = "follow"
+LINKS = AUTO, KEEP, FOLLOW = "auto", "keep", "follow"
+"""What to do with symbolic links: keep those to what is exported, and those out of the source, and copy what others
+lead to; keep all; copy what each leads to."""
 
 
 @dataclass
@@ -52,8 +46,7 @@ class ExportJob:
     """What to export, and where to. ``name`` and ``folder`` are what messages call the source and the target.
 
     ``starts`` are the paths of what is exported, and where each is in the target. If there are ``forms``, such as
-    ``.png``, only what is called so, or ends so, is written, with all below it. If it ``has_frames``, videos that are
-    arrays are also written as images.
+    ``.png``, only what is called so, or ends so, is written, with all below it.
     """
 
     source: str
@@ -61,25 +54,18 @@ class ExportJob:
     target: str
     folder: str
     existing: Existing
-    links: Links
+    links: str
     starts: Mapping[str, str]
     views: str
     connection: Connection
     forms: tuple[str, ...] = ()
-    has_frames: bool = True
 
     def has(self, place: str) -> bool:
         """Return whether what gets that path in the target is to be written, or a directory with all below it."""
         return not self.forms or any(f".{name}".endswith(self.forms) for name in place.split("/"))
 
     def opened_target(self, mode: int = 0, is_begun: bool = False) -> AbstractContextManager[Target]:
-        """Open the target for a ``with``; see ``opened_folder`` and ``opened_bucket_target`` for what is refused."""
-        if is_url(self.target):
-            from glassfs.cli.bucket import opened_bucket_target  # needs packages that local targets do not
-
-            return nullcontext(
-                opened_bucket_target(self.target, self.existing, self.source, self.connection, is_begun)
-            )
+        """Open the target for a ``with``; see ``opened_folder`` for what is refused."""
         return opened_folder(self.target, mode, self.existing, self.source, is_begun)
 
 
@@ -93,16 +79,12 @@ class Export:
         self._show, self._bar = show, bar
         self._is_resumed = job.existing is Existing.RESUME
         self._buffer = memoryview(bytearray(PIECE))
-        self._unusable: set[str] = set()
-        self._links = job.links if job.links is not Links.AUTO or target.has_links else Links.FOLLOW
         self._copies = dict(job.starts)
         """Where the target has what is at a path of the tree."""
         self._under_way: list[str] = []
         """The goals of links that are being copied."""
         self._waiting: dict[str, tuple[str, Directory]] = {}
         """Directories, by their places, that are made when something in them is written."""
-        self.frames: set[str] = set()
-        """Where directories of frames would be that are not written, as their arrays are."""
         self.written = Written()
 
     def run(self) -> Written:
@@ -116,12 +98,8 @@ class Export:
     def write_all(self, start: str, place: str) -> None:
         """Write what is at a path and below it to ``place``; the folders above it must exist."""
         cut = len(start.rstrip("/"))
-        for path, node in nodes_from(self._tree, start, self._unlisted, self.omit):
+        for path, node in nodes_from(self._tree, start, self.failed, self.omit):
             self.write(path, node, f"{place.rstrip('/')}{path[cut:]}".rstrip("/") or "/")
-
-    def is_left_out(self, place: str) -> bool:
-        """Return whether nothing can be written there because its folder could not be made, which was reported."""
-        return bool(self._unusable) and place.rpartition("/")[0] in self._unusable
 
     def make_folders_above(self, start: str) -> None:
         parts = start.split("/")
@@ -137,18 +115,12 @@ class Export:
         if place == "/":
             return
         above = place.rpartition("/")[0]
-        is_chosen = is_needed or (self._job.has(place) and above not in self.frames)
-        if not self._job.has_frames and has_frames(node, path, self._tree.node):
-            self.frames.add(place)
-            return
+        is_chosen = is_needed or self._job.has(place)
         if not is_chosen and isinstance(node, Directory):
             self._waiting[place] = path, node
             return
         if is_chosen and above in self._waiting:
             self.write(*self._waiting.pop(above), above, is_needed=True)
-        if is_chosen and self.is_left_out(place):
-            self.leave_out(place, node)
-            return
         try:
             if isinstance(node, Directory):
                 self._make_folder(path, node, place)
@@ -158,12 +130,8 @@ class Export:
                 self._write_file(node, place, is_chosen)
         except Unusable:
             raise
-        except NotWritten as error:
-            below = " and nothing below it is written" if isinstance(node, Directory) else ""
-            self._report(place, NotWritten(f"{error}{below}"))
-            self.leave_out(place, node)
-        except Exception as error:  # from the source; the target raises NotWritten
-            self.failed(path, error)
+        except Exception as error:  # from the source, or NotWritten from the target
+            self.failed(place if isinstance(error, NotWritten) else path, error)
 
     def _make_folder(self, path: str, node: Directory, place: str) -> None:
         # The target may be visible below the source through another mount: the export would copy itself without end.
@@ -175,7 +143,7 @@ class Export:
     def _write_link(self, path: str, node: Symlink, place: str, is_chosen: bool) -> None:
         """Write a link, if it is chosen, or copy what it leads to."""
         # A link's text stays where it leads to the same thing in the target; otherwise what it leads to is copied.
-        text = node.target if self._links is Links.KEEP else self._resolved(path, node, place)
+        text = node.target if self._job.links == KEEP else self._resolved(path, node, place)
         if not isinstance(text, str):
             self._follow(*text, place)
             return
@@ -185,7 +153,7 @@ class Export:
 
     def _resolved(self, path: str, link: Symlink, place: str) -> str | Found:
         """Return the text of the link to write, or what to copy instead of it."""
-        is_followed = self._links is Links.FOLLOW
+        is_followed = self._job.links == FOLLOW
         try:
             goal = goal_of(path.rpartition("/")[0], link)
             if not is_followed and (copy := self._copy_of(goal, place)):
@@ -238,7 +206,7 @@ class Export:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.
             with origin.lease:
                 size = node.size
-                self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node, size, bar), size)
+                self._target.write(place, node.mode, origin.mtime_ns, self._pieces(node, size, bar))
             self.written.bytes += size
         self.written.files += is_chosen
 
@@ -250,12 +218,6 @@ class Export:
                 raise Damaged("ends before its size")
             yield piece
             bar.advance(len(piece))
-
-    def leave_out(self, place: str, node: Node | None) -> None:
-        """Count a node that is not written, nor any below it; the reason is reported already."""
-        if isinstance(node, Directory):
-            self._unusable.add(place)
-        self.written.failures += 1
 
     def failed(self, path: str, error: Exception) -> None:
         """Count and report a node that is left out."""
@@ -275,10 +237,6 @@ class Export:
             self._show(Problem(os.path.join(job.folder, path[1:]), str(error)))
         else:
             self._show(fault_of(error, job.name, path)._replace(place=f"{job.name}: {path}"))
-
-    def _unlisted(self, path: str, error: GlassfsError) -> None:
-        if path not in self._unusable:
-            self.failed(path, error)
 
 
 def is_within(path: str, folder: str) -> bool:

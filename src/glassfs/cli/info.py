@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import click
 
 from glassfs import content
-from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened_sources, reason_of
+from glassfs.cli.common import Located, complain, located, lookup, name_of, opened_sources, reason_of
 from glassfs.cli.completion import json_option, sources_argument
 from glassfs.cli.layouts import source_options
 from glassfs.content.rows import of_records
 from glassfs.content.summary import INTEGER, value_of
-from glassfs.datasets.batch.found import TABLE, Opener, Search, Unlisted
+from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
+from glassfs.library.shown import described
 from glassfs.names import component
 from glassfs.sizes import counted, human_size
 from glassfs.source.remote.url import Connection
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, NestedDirectory, Sources, Tree
+from glassfs.tree import File, NestedDirectory, Tree
 from glassfs.tree.nodes import XATTR_PREFIX
 from glassfs.tree.omissions import Omission
 from glassfs.tree.omissions import named as named_omissions
@@ -51,10 +50,9 @@ SUMMED = {
 def command(sources: tuple[str, ...], as_json: bool, quick: bool, connection: Connection) -> int:
     """Count the contents of each SOURCE, and compare its raw size with the size of the file.
 
-    Sizes that require decoding are left out. Views are listed that appear with --views all, and where; for numbered
-    entries only the first is searched. Of recorded episodes, cameras and successes are counted. If SOURCE is a folder
-    or the URL of one, show the number of containers of each format in and below it, their sizes, episodes and frames,
-    and the sums of facts in their headers.
+    Sizes that require decoding are left out. Of recorded episodes, cameras and successes are counted. If SOURCE is a
+    folder or the URL of one, show the number of containers of each format in and below it, their sizes, episodes and
+    frames, and the sums of facts in their headers.
 
     SOURCE may include a path into a container, as in 'glassfs info run.trees/nodes/time.npy': size and attributes of a
     file, also of a view, or the contents of a directory.
@@ -87,8 +85,7 @@ def _described(source: str, name: str, quick: bool, connection: Connection) -> d
         found = {"source": name} | _header(container)
         if quick:
             return found
-        found |= _counted(opened.tree, found["bytes"]) | _counted_episodes(container)
-        return found | {"views": _views(opened)}
+        return found | _counted(opened.tree, found["bytes"]) | _counted_episodes(container)
 
 
 def _described_inside(tree: Tree, at: Located) -> dict[str, Any]:
@@ -129,9 +126,7 @@ def _described_folder(source: str, connection: Connection, quick: bool) -> dict[
             except (GlassfsError, OSError) as error:
                 lines = omitted if isinstance(error, LeftOut) else unreadable
                 lines.append(f"{hit.name}: {reason_of(error, hit.name).removeprefix('omitted: ')}")
-    omitted = named_omissions(omitted)
-    table = {"table": TABLE} if not formats and os.path.isfile(os.path.join(source, TABLE)) else {}
-    return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": omitted} | table
+    return {"formats": dict(sorted(formats.items())), "unreadable": unreadable, "omitted": named_omissions(omitted)}
 
 
 def _summed(quick: bool, container: content.Container) -> dict[str, Any]:
@@ -199,38 +194,12 @@ def _counted_episodes(container: content.Container) -> dict[str, Any]:
     return {"episodes": table.rows, "frames": frames, "cameras": cameras, "success": success}
 
 
-def _views(sources: Sources) -> dict[str, list[str]]:
-    """Return the paths of what views add to the tree, by suffix. Reads only what listings need."""
-    found: dict[str, list[str]] = {}
-    plain = sources.plain_root()
-    # The list grows while it is read. Large containers repeat what is in their first directories.
-    waiting: list[tuple[str, Directory, Directory]] = [("", plain, sources.viewed(plain.name, plain.ino))]
-    for location, directory, shown in islice(waiting, 256):
-        try:
-            nodes, more = directory.listing(), shown.listing()
-        except GlassfsError:
-            continue
-        # Episodes and frames are alike: the first one shows what all of them have.
-        searched = 1 if nodes and nodes[0].name.partition(".")[0].isdigit() else None
-        known = {node.name: node for node in nodes[:searched]}
-        for node in more[:searched]:
-            below = known.get(node.name)
-            if below is None:
-                paths = found.setdefault(os.path.splitext(node.name)[1] or node.name, [])
-                if len(paths) < 256:
-                    paths.append(f"{location}{node.name}")
-            elif isinstance(below, Directory) and isinstance(node, Directory):
-                waiting.append((f"{location}{node.name}/", below, node))
-    return found
-
-
 def _lines(found: dict[str, Any]) -> Iterator[str]:
     """Yield the lines for people."""
     name = f"{found['source']}/{found['path']}" if "path" in found else found["source"]
     if "formats" in found:
         whole = sum(found["formats"].values(), Counter[str]())
-        table = f"; the table of exported episodes is {found['table']}" if "table" in found else ""
-        yield f"{name}: {counted(whole['containers'], 'container')}{_sizes(whole) if whole else ''}{table}"
+        yield f"{name}: {counted(whole['containers'], 'container')}{_sizes(whole) if whole else ''}"
     elif "format" in found:
         files = f" in {found['files']} files" if found["files"] > 1 else ""
         yield f"{name}: {found['format']} {found['version']}".rstrip() + f", {human_size(found['bytes'])}{files}"
@@ -257,9 +226,6 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
         yield "  cameras: " + ", ".join(f"{name} (in {n:,})" for name, n in found["cameras"].items())
     if found.get("success"):
         yield f"  success: {_list(found['success'])}"
-    if found.get("views"):
-        shown = (paths[0] + f" and {len(paths) - 1} more" * (len(paths) > 1) for paths in found["views"].values())
-        yield "  views: " + ", ".join(shown)
     for kind in ("unreadable", "omitted"):
         yield from (f"  {kind}: {line}" for line in found.get(kind, ()))
 

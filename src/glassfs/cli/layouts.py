@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,6 @@ import click
 
 from glassfs.cli.common import opened_sources, views_option
 from glassfs.cli.completion import Callback, connection_option, misuse
-from glassfs.content.container import LayoutReport
 from glassfs.errors import GlassfsError, NotFound, Refused
 from glassfs.layouts.known import VARIABLE, absolute, chosen
 from glassfs.source.remote.url import Connection
@@ -60,7 +58,7 @@ def _used(asked: str) -> Iterator[None]:
 @click.argument("source", required=False)
 @click.option("--test", "is_tried", is_flag=True, help="Say what the layout NAME, or in this file, finds in SOURCE.")
 @connection_option
-def command(name: str | None, source: str | None, is_tried: bool, connection: Connection) -> int:
+def command(name: str | None, source: str | None, is_tried: bool, connection: Connection) -> None:
     """A layout is a small file that says which parts of an HDF5 file or an NPZ archive are episodes. NAME prints one.
 
     Your own ones are in ~/.config/glassfs/layouts, or given with --layout or '-o layout='.
@@ -68,22 +66,22 @@ def command(name: str | None, source: str | None, is_tried: bool, connection: Co
     if is_tried:
         if name is None or source is None:
             raise misuse("--test needs a layout and a container")
-        return _tried(name, source, connection)
+        _try(name, source, connection)
+        return
     if source is not None:
         raise misuse("a container is only needed for --test")
     if name is not None:
         click.echo(chosen(name)[0].text, nl=False)
-        return 0
+        return
     known = chosen()
     width = max(len(one.layout.name) for one in known)
     for one in known:
         formats = " ".join(one.layout.formats)
         origin = f"{'  ' if formats else ''}from {one.origin}" if one.origin != "glassfs" else ""
         click.echo(printable(f"{one.layout.name:{width}}  {formats}{origin}"))
-    return 0
 
 
-def _tried(asked: str, source: str, connection: Connection) -> int:
+def _try(asked: str, source: str, connection: Connection) -> None:
     chosen(asked)
     with _used(asked), opened_sources([source], connection) as sources:
         containers = sources.containers.all_open()
@@ -92,17 +90,5 @@ def _tried(asked: str, source: str, connection: Connection) -> int:
         container = containers[0].container
         if not container.is_generic:
             raise Refused(f"is {container.format}, which knows its episodes itself", source)
-        report = container.layout_report()
-    for line in _lines(report):
-        click.echo(printable(line))
-    return 1 if report.mismatch else 0
-
-
-def _lines(report: LayoutReport) -> Iterator[str]:
-    if report.mismatch:
-        yield f"no match: {report.mismatch}"
-        return
-    yield from (f"match: {path} is there" for path in report.matches)
-    yield f"episodes: {report.episodes or 'none'}"
-    yield from (f"{name}: {json.dumps(value)}" for name, value in report.found.items())
-    yield from (f"{name}: {reason}" for name, reason in report.missing.items())
+        for line in container.layout_report():
+            click.echo(printable(line))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import grp
-import os
 import pwd
 import stat
 import sys
@@ -15,13 +14,14 @@ from typing import Any
 
 import click
 
-from glassfs.cli.common import Located, complain, described, located, lookup, name_of, opened, report
+from glassfs.cli.common import complain, located, lookup, name_of, opened, report
 from glassfs.cli.completion import complete_file, misuse, path_argument, source_argument
 from glassfs.cli.layouts import tree_options
 from glassfs.content import EncodedImage, Image
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory
+from glassfs.library.shown import described
 from glassfs.sizes import PIECE, human_size
-from glassfs.source.remote.url import Connection, is_url, shown
+from glassfs.source.remote.url import Connection, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node, Symlink, Tree
 from glassfs.tree.omissions import Omission, said
@@ -238,12 +238,11 @@ def cat(words: tuple[str, ...], views: str, connection: Connection) -> int:
 
     SOURCE and PATH may be written as one, as in 'glassfs cat run.trees/nodes/time.npy'.
     """
-    buffer = memoryview(bytearray(PIECE))
     is_whole = True
     for source, paths in _grouped(words):
         with opened(source, views, connection) as tree:
             for path in paths:
-                is_whole &= _written(tree, path or "/", name_of(source), buffer)
+                is_whole &= _written(tree, path or "/", name_of(source))
     return 0 if is_whole else 1
 
 
@@ -252,23 +251,14 @@ def _grouped(words: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
     first = located(words[0])
     if first.path == "/":
         if len(words) == 1:
-            raise misuse(_how_to(first))
+            raise misuse(f"{first.shown}: name a path inside it; 'glassfs ls {first.shown}' shows what is there")
         yield first.source, words[1:]
         return
     for at in map(located, words):
         yield at.source, (at.path,)
 
 
-def _how_to(at: Located) -> str:
-    from glassfs.source.remote.options import meant_by
-
-    if not is_url(at.source) and not os.path.exists(at.source):
-        meant = meant_by(at.source)
-        return f"{at.source}: no such file{meant or '; name a container or a folder, and a path inside it'}"
-    return f"{at.shown}: name a path inside it; 'glassfs ls {at.shown}' shows what is there"
-
-
-def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
+def _written(tree: Tree, path: str, source: str) -> bool:
     """Write a file to standard output, or report why that failed; return whether it succeeded."""
     try:
         _, file = lookup(tree, path, source, is_link_kept=False)
@@ -277,14 +267,13 @@ def _written(tree: Tree, path: str, source: str, buffer: memoryview) -> bool:
     except GlassfsError as error:
         complain(str(error))
         return False
-    position = 0
-    while True:
-        try:
-            count = file.read_into(buffer, position)
-        except (GlassfsError, OSError) as error:
-            report(path, error, source)
-            return False
-        if not count:
-            return True
-        sys.stdout.buffer.write(buffer[:count])
-        position += count
+    buffer = memoryview(bytearray(PIECE))
+    try:
+        for position in range(0, file.data.size, PIECE):
+            sys.stdout.buffer.write(buffer[: file.read_into(buffer, position)])
+    except BrokenPipeError:
+        raise
+    except (GlassfsError, OSError) as error:
+        report(path, error, source)
+        return False
+    return True

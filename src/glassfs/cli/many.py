@@ -6,7 +6,7 @@ import logging
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from types import TracebackType
@@ -15,7 +15,7 @@ from typing import Any
 import click
 from tqdm import tqdm
 
-from glassfs.cli.common import complain, hinting, reason_of
+from glassfs.cli.common import complain, reason_of
 from glassfs.cli.completion import misuse
 from glassfs.datasets.batch.contract import Problem, SearchHit
 from glassfs.datasets.batch.found import Search
@@ -23,7 +23,7 @@ from glassfs.datasets.batch.run import BatchRun, RunPlan, Shard
 from glassfs.errors import Damaged, GlassfsError, LeftOut, NotInstalled, Passing, Unavailable, is_lack
 from glassfs.settings import settings
 from glassfs.sizes import counted
-from glassfs.source import Connection, Kind
+from glassfs.source import Kind
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # print nothing unless logging is configured
@@ -149,12 +149,6 @@ where_option = click.option(
     "--where", metavar="CONDITION", default="", type=_condition,
     help="Only episodes whose row satisfies this, as in \"not success and task ~ 'drawer'\".",
 )
-
-
-def found_under(sources: Sequence[str], connection: Connection, *, has_all: bool = False) -> Search:
-    """Return the search for what the user named. Raises Refused for a URL that must not be typed, and NotFound."""
-    with hinting(sources):
-        return Search(sources, connection, has_all=has_all)
 
 
 def progress_over(search: Search, shard: Shard, is_shown: bool | None) -> Progress:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 
 import click
 
 from glassfs.cli.completion import complete_file, completed_option, misuse
-from glassfs.mount import mountpoint, probe
-from glassfs.mount.checks import check_source
+from glassfs.mount import mountpoint
+from glassfs.mount.daemon import check_source, mount
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
-from glassfs.settings import settings
 from glassfs.source.remote.options import WrongValue
 from glassfs.source.remote.url import shown
 from glassfs.terminal import printable
@@ -45,7 +43,6 @@ def command(
 
     A SOURCE may be a URL, such as s3://bucket/datasets or https://host/run.kdb.
     """
-    from glassfs.mount.daemon import mount
 
     if not paths:
         raise misuse("SOURCE is missing: name a container or a folder")
@@ -68,18 +65,6 @@ def command(
     if is_foreground and len(paths) == 1:
         click.echo(f"{where}, until Ctrl-C", err=True)  # in the foreground nothing is printed at the end
     status = mount(sources, name, parsed, foreground, own)
-    if status == 0 and not is_foreground:
-        if len(paths) == 1:
-            click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(name))}")
-        _tell_of_page(name)
+    if status == 0 and not is_foreground and len(paths) == 1:
+        click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(name))}")
     return status
-
-
-def _tell_of_page(mountpoint: str) -> None:
-    """Tell a user at a terminal the path of the start page, unless there is none."""
-    if not sys.stdout.isatty():
-        return
-    path = os.path.join(mountpoint, ".glassfs/views/index.html")
-    (answer,) = probe.ask([lambda: str(os.path.exists(path)).encode()], settings.page_wait)
-    if answer != b"False":
-        click.echo(f"in a browser: {printable(path)}")

@@ -1,4 +1,4 @@
-"""Write safely to a folder of the local system that other processes may be changing; ``bucket`` writes to buckets.
+"""Write safely to a folder of the local system that other processes may be changing.
 
 Below the folder, everything uses descriptors of directories, each opened from its parent without following links. A
 file is written under a temporary name beside its own and renamed when complete; the temporary file is removed on any
@@ -12,7 +12,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from enum import Enum
@@ -49,44 +48,11 @@ class Existing(Enum):
     RESUME = "resume"
 
 
-class Target(ABC):
-    """What an export writes to. Paths in it are ``/a/b``, as in a tree; ``/`` is the target itself."""
+class Target:
+    """The open folder ``root`` that an export writes to. In files, zeros become holes.
 
-    has_links = True
-    """Whether there can be symbolic links."""
-
-    def is_at(self, path: str) -> bool:
-        """Return whether the local ``path`` leads to the target. Raises OSError."""
-        return False
-
-    @abstractmethod
-    def make_folder(self, path: str, mode: int) -> None:
-        """Make a folder unless it exists. A new one has ``mode`` less the umask, writable for all who may read it."""
-
-    @abstractmethod
-    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
-        """Write a file of ``size`` bytes in pieces, each but the last PIECE long. Its mode is as for a folder.
-
-        If ``pieces`` raises, the error passes through and no file is created.
-        """
-
-    @abstractmethod
-    def link(self, path: str, goal: str, mtime_ns: int) -> None:
-        """Make a symbolic link to ``goal``, unless an interrupted export has."""
-
-    @abstractmethod
-    def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
-        """Return whether a regular file with this time and, if given, size exists."""
-
-    @abstractmethod
-    def has_anything(self, path: str) -> bool:
-        """Return whether anything exists there."""
-
-
-class FolderTarget(Target):
-    """The open folder ``root``. In files, zeros become holes.
-
-    ``kept``, a file or folder (the source), is neither written to nor replaced.
+    Paths in it are ``/a/b``, as in a tree; ``/`` is the target itself. ``kept``, a file or folder (the source), is
+    neither written to nor replaced.
     """
 
     def __init__(self, root: int, existing: Existing, kept: os.stat_result | None) -> None:
@@ -101,9 +67,11 @@ class FolderTarget(Target):
         os.close(self._root)
 
     def is_at(self, path: str) -> bool:
+        """Return whether the local ``path`` leads to the target. Raises OSError."""
         return os.path.samestat(os.stat(path), os.fstat(self._root))
 
     def make_folder(self, path: str, mode: int) -> None:
+        """Make a folder unless it exists. A new one has ``mode`` less the umask, writable for all who may read it."""
         above, name = self._at(path)
         with _writing:
             try:
@@ -112,7 +80,11 @@ class FolderTarget(Target):
                 if not stat.S_ISDIR(os.stat(name, dir_fd=above, follow_symlinks=False).st_mode):
                     raise NotWritten("something other than a directory is in the way") from None
 
-    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview], size: int) -> None:
+    def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
+        """Write a file in pieces, each but the last PIECE long. Its mode is as for a folder.
+
+        If ``pieces`` raises, the error passes through and no file is created.
+        """
         with self._replacing(path) as (folder, temporary):
             with _writing:
                 descriptor = os.open(temporary, _NEW_FILE, _writable(mode), dir_fd=folder)
@@ -125,6 +97,7 @@ class FolderTarget(Target):
                     os.close(descriptor)
 
     def link(self, path: str, goal: str, mtime_ns: int) -> None:
+        """Make a symbolic link to ``goal``, unless an interrupted export has."""
         if self._existing is Existing.RESUME:
             above, name = self._at(path)
             with suppress(OSError):
@@ -135,6 +108,7 @@ class FolderTarget(Target):
             os.utime(temporary, ns=(mtime_ns, mtime_ns), dir_fd=folder, follow_symlinks=False)
 
     def has_file(self, path: str, mtime_ns: int, size: int | None) -> bool:
+        """Return whether a regular file with this time and, if given, size exists."""
         status = self._status(*self._at(path))
         return (
             status is not None and stat.S_ISREG(status.st_mode) and status.st_mtime_ns == mtime_ns
@@ -142,6 +116,7 @@ class FolderTarget(Target):
         )
 
     def has_anything(self, path: str) -> bool:
+        """Return whether anything exists there."""
         with suppress(NotWritten):
             return self._status(*self._at(path)) is not None
         return False
@@ -241,7 +216,7 @@ def opened_folder(path: str, mode: int, existing: Existing, source: str, is_begu
         raise NotWritten("is not a directory" if is_there else "its parent is not a directory") from error
     except OSError as error:
         _raise_not_written(error)
-    with closing(FolderTarget(root, existing, kept)) as target:
+    with closing(Target(root, existing, kept)) as target:
         if existing is Existing.REFUSE and not is_begun and os.listdir(root):
             raise NotWritten(NOT_EMPTY)
         yield target

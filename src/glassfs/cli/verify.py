@@ -10,19 +10,17 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import TypeAlias
 
 import click
 
 from glassfs import work
-from glassfs.cli.common import reason_of
+from glassfs.cli import stoppable
 from glassfs.cli.completion import json_option, progress_option, sources_argument
 from glassfs.cli.layouts import source_options
-from glassfs.cli.many import batch, fault_of, found_under, many_options, progress_over, summary
-from glassfs.cli.stopping import stoppable
+from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary
 from glassfs.content import Container, Image, Json, Stored
 from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit
-from glassfs.datasets.batch.found import Opener
+from glassfs.datasets.batch.found import Opener, Search
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import PIECE
@@ -30,9 +28,6 @@ from glassfs.source import Connection
 from glassfs.terminal import printable
 from glassfs.tree import File, NestedDirectory, Tree
 from glassfs.tree.omissions import Omission
-
-_Finding: TypeAlias = tuple[Problem, str]
-"""A fault, and its complete sentence, which identifies duplicates."""
 
 
 @click.command()
@@ -48,7 +43,7 @@ def command(
     images, cross-references. Prints a line per fault; exit status 1 if there is any. What a container has and glassfs
     does not show is no fault: it is named as omitted.
     """
-    search = found_under(sources, connection)
+    search = Search(sources, connection)
     bar = progress_over(search, plan.shard, progress)
 
     def show(name: str, fault: Problem) -> None:
@@ -59,11 +54,10 @@ def command(
             click.echo(json.dumps(fields) if as_json else printable(f"{name}: {fault}"))
 
     with stoppable(can_resume=bool(plan.report)), bar, batch(plan, bar, show) as run:
-        verification = Verification(connection, plan.threads, show if run.workers is None else None)
-        for found, outcome in run.outcomes(search.all(), verification):
-            if run.workers is not None:
-                for fault in outcome.faults:
-                    show(found.name, fault)
+        work_on = Verification(connection, os.cpu_count() or 1 if plan.is_here else 1)
+        for found, outcome in run.outcomes(search.all(), work_on):
+            for fault in outcome.faults:
+                show(found.name, fault)
             bar.advance(found.size)
     if not as_json:
         click.echo(printable(summary(run)), err=True)
@@ -72,14 +66,10 @@ def command(
 
 @dataclass(frozen=True)
 class Verification:
-    """The work: the faults of each container, whose files are read by ``threads``, 0 for one per core.
-
-    ``report`` is called with each fault at once.
-    """
+    """The work: the faults of each container, whose files are read by ``threads``."""
 
     connection: Connection
     threads: int
-    report: Callable[[str, Problem], None] | None = None
 
     @contextmanager
     def __call__(self) -> Iterator[Callable[[SearchHit], Outcome]]:
@@ -89,7 +79,6 @@ class Verification:
     def _outcome(self, opener: Opener, found: SearchHit) -> Outcome:
         """Return the faults of one container, each once, and what is omitted."""
         faults, seen = Problems(), set[str]()
-        report = self.report or (lambda name, fault: None)
         name = found.name
         try:
             named = opener.named(found)
@@ -97,33 +86,28 @@ class Verification:
             with opener.opened(named) as (tree, container):
                 # Several threads would take longer for a small container than one.
                 is_small = container.sources[0].size <= PIECE
-                in_files = _faults_in_files(tree, name, 1 if is_small else self.threads or os.cpu_count() or 1)
-                for fault, sentence in chain(in_files, _faults_of_checks(container, "", name)):
+                in_files = _faults_in_files(tree, name, 1 if is_small else self.threads)
+                for fault in chain(in_files, _faults_of_checks(container, "", name)):
                     # A check may find what reading files has found. It names the place as that does, or in its text.
-                    if not seen & {sentence, f"{fault.place}: {sentence}"} and faults.add(fault):
-                        report(found.name, fault)
-                    seen |= {sentence, sentence.removeprefix(f"{fault.place}: ")}
+                    if not seen & {str(fault), fault.reason}:
+                        faults.add(fault)
+                    seen.add(str(fault))
         except Exception as error:
             if isinstance(error, Unrecognised) and not found.is_named:
                 return Outcome(is_container=False)
-            fault = fault_of(error, name)
-            if faults.add(fault):
-                report(found.name, fault)
-        for fault in faults.others:
-            report(found.name, fault)
+            faults.add(fault_of(error, name))
         return Outcome(faults.all, is_several=opener.is_several)
 
 
-def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding]:
-    unlisted: list[_Finding] = []
+def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[Problem]:
+    unlisted: list[Problem] = []
     reading = work.derived()
 
     def on_omitted(path: str, one: Omission) -> None:
-        fault = fault_of(one.error, source, path[1:])
-        unlisted.append((fault, str(fault)))
+        unlisted.append(fault_of(one.error, source, path[1:]))
 
     def on_error(path: str, error: GlassfsError) -> None:
-        unlisted.append(_finding(path[1:], error, source))
+        unlisted.append(fault_of(error, source, path[1:]))
 
     def files() -> Iterator[tuple[str, File]]:
         for path, node in tree.walk("/", on_error, on_omitted):
@@ -147,17 +131,17 @@ def _faults_in_files(tree: Tree, source: str, threads: int) -> Iterator[_Finding
     yield from unlisted
 
 
-def _faults_of_checks(one: Container | NestedDirectory, place: str, source: str) -> Iterator[_Finding]:
+def _faults_of_checks(one: Container | NestedDirectory, place: str, source: str) -> Iterator[Problem]:
     """Yield what the checks of a container find that is shown at ``place``."""
     try:
         container = one.opened().container if isinstance(one, NestedDirectory) else one
         for inner, reason in container.check():
-            yield Problem("/".join(filter(None, (place, inner))), reason), reason
+            yield Problem("/".join(filter(None, (place, inner))), reason)
     except GlassfsError as error:
-        yield _finding(place, error, source)
+        yield fault_of(error, source, place)
 
 
-def _fault_in(source: str, named: tuple[str, File]) -> _Finding | None:
+def _fault_in(source: str, named: tuple[str, File]) -> Problem | None:
     """Return why a file cannot be read completely or has invalid contents."""
     path, file = named
     if isinstance(file.content, Image) and file.data.location() is None:
@@ -175,15 +159,7 @@ def _fault_in(source: str, named: tuple[str, File]) -> _Finding | None:
         if isinstance(file.content, Json):
             json.loads(file.read(0, file.size))
     except (GlassfsError, OSError) as error:
-        return _finding(path, error, source)
+        return fault_of(error, source, path)
     except (ValueError, RecursionError) as error:
-        reason = f"is not valid JSON: {error}"
-        return Problem(path, reason), reason
+        return Problem(path, f"is not valid JSON: {error}")
     return None
-
-
-def _finding(place: str, error: GlassfsError | OSError, source: str) -> _Finding:
-    sentence = reason_of(error, source)
-    if place and not (isinstance(error, GlassfsError) and error.part):
-        sentence = f"{place}: {sentence}"  # it names no place of its own, so others may have the same
-    return fault_of(error, source, place), sentence

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Flag, auto
 from typing import NamedTuple
 
-from glassfs.codec.deflate import Bytes, adler32, crc32
+from glassfs.codec.deflate import Bytes, crc32
 from glassfs.lazy import np
 
 
@@ -18,11 +18,10 @@ class Covers(Flag):
 
 
 class Algorithm(NamedTuple):
-    """A checksum of 32 bits: ``start`` is that of no bytes, ``update`` returns that of bytes appended to others."""
+    """A checksum of 32 bits, 0 for no bytes: ``update`` returns that of bytes appended to others."""
 
     name: str
     update: Callable[[Bytes, int], int]
-    start: int = 0
 
 
 def crc32c(data: Bytes, start: int = 0) -> int:
@@ -35,7 +34,6 @@ def crc32c(data: Bytes, start: int = 0) -> int:
 CRC32 = Algorithm("crc32", crc32)
 """That of zlib, gzip, PNG and ZIP."""
 CRC32C = Algorithm("crc32c", crc32c)
-ADLER32 = Algorithm("adler32", adler32, 1)
 
 
 class Checksum(NamedTuple):
@@ -64,7 +62,7 @@ class RunningChecksum:
 
     def __init__(self, checksum: Checksum | None) -> None:
         self._checksum = checksum
-        self._sums = {} if checksum is None else dict.fromkeys(checksum.kinds, checksum.algorithm.start)
+        self._sums = {} if checksum is None else dict.fromkeys(checksum.kinds, 0)
 
     def add(self, data: Bytes, kind: Covers) -> None:
         """Add bytes of a kind."""

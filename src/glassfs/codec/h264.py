@@ -39,14 +39,10 @@ COLORS = 1, 13, 6
 """Primaries of BT.709, transfer of sRGB, matrix of BT.601 (Annex E)."""
 FULL_RANGE = 1
 
-_LEVELS = (
-    (10, 1_485, 99), (11, 3_000, 396), (12, 6_000, 396), (13, 11_880, 396), (21, 19_800, 792), (22, 20_250, 1_620),
-    (30, 40_500, 1_620), (31, 108_000, 3_600), (32, 216_000, 5_120), (40, 245_760, 8_192), (42, 522_240, 8_704),
-    (50, 589_824, 22_080), (51, 983_040, 36_864), (52, 2_073_600, 36_864), (60, 4_177_920, 139_264),
-    (61, 8_355_840, 139_264), (62, 16_711_680, 139_264),
-)
-"""Level, most macroblocks a second, most macroblocks (n). No side may be longer than sqrt(8 n) macroblocks."""
-MOST_MACROBLOCKS = _LEVELS[-1][2]
+_LEVELS = ((42, 8_704), (52, 36_864), (62, 139_264))
+"""Level, most macroblocks (n). No side may be longer than sqrt(8 n) macroblocks. They allow 60 images a second of the
+size of HD, 4K and 8K."""
+MOST_MACROBLOCKS = _LEVELS[-1][1]
 LONGEST_SIDE = 16_384
 
 
@@ -94,24 +90,23 @@ def size_of(width: int, height: int) -> int:
     return FRONT + columns * rows * MACROBLOCK + len(TAIL)
 
 
-def level(width: int, height: int, fps: float) -> int:
-    """Return the lowest level that allows such images at this rate; the highest one if none does.
+def level(width: int, height: int) -> int:
+    """Return a level that allows such images; the highest one if none does.
 
     The levels' bit rates are ignored: uncompressed images exceed them.
     """
     columns, rows = macroblocks(width, height)
-    count = columns * rows
-    for found, rate, largest in _LEVELS:
-        if count <= largest and max(columns, rows) ** 2 <= 8 * largest and count * fps <= rate:
-            return found
-    return _LEVELS[-1][0]
+    allowing = (
+        found for found, most in _LEVELS if columns * rows <= most and max(columns, rows) ** 2 <= 8 * most
+    )
+    return next(allowing, _LEVELS[-1][0])
 
 
-def sequence(width: int, height: int, fps: float) -> bytes:
+def sequence(width: int, height: int) -> bytes:
     """Return the sequence parameter set (7.3.2.1). No size that is allowed gives two zeros in a row to be escaped."""
     columns, rows = macroblocks(width, height)
     bits = Bits()
-    bits.u(8, 66, 0xC0, level(width, height, fps))  # baseline profile, constrained
+    bits.u(8, 66, 0xC0, level(width, height))  # baseline profile, constrained
     bits.ue(0, 0, 2, 1)  # id, four bits for frame_num, output in decoding order, one reference
     bits.u(1, 0)
     bits.ue(columns - 1, rows - 1)
@@ -153,9 +148,9 @@ def picture_set() -> bytes:
     return bytes([NalUnit.PICTURE_SET]) + bits.ended()
 
 
-def configuration(width: int, height: int, fps: float) -> bytes:
+def configuration(width: int, height: int) -> bytes:
     """Return the content of an ``avcC`` box."""
-    sequence_set, pictures = sequence(width, height, fps), picture_set()
+    sequence_set, pictures = sequence(width, height), picture_set()
     return b"".join((
         bytes([1]), sequence_set[1:4], bytes([0xFC | 4 - 1, 0xE0 | 1]),
         struct.pack(">H", len(sequence_set)), sequence_set, bytes([1]), struct.pack(">H", len(pictures)), pictures,

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 from glassfs.lazy import NDArray, np
 
-_SHORT = tuple(bytes((value,)) for value in range(0x80))
-
 
 class TooLong(ValueError):
     """An integer has more bits than allowed."""
@@ -38,8 +36,6 @@ def read_at(data: bytes | bytearray, position: int, bits: int) -> tuple[int, int
 
 def encode(value: int) -> bytes:
     """Encode an integer that is not negative."""
-    if value < 0x80:
-        return _SHORT[value]
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)

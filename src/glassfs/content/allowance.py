@@ -24,18 +24,12 @@ OBJECT = 128
 """Bytes of an entry in a dictionary or a list, with the smallest object there, for parsers to multiply."""
 
 
-class Lasting:
-    """What a process keeps anyway: it does not count as memory of the containers that refer to it."""
-
-
 class Allowance:
     """``left`` of ``size`` bytes. One thread at a time, as it belongs to what one thread parses.
 
     What is kept as long as the container takes from that of its ``Opening``; what is dropped soon, or made by other
     threads later, from a ``part`` of it, or from a ``temporary`` one if it may be large.
     """
-
-    __slots__ = ("left", "size")
 
     def __init__(self, size: int) -> None:
         self.size = self.left = size
@@ -73,8 +67,6 @@ class Allowance:
 class _Reserved(Allowance):
     """An allowance that reserves memory in steps of a piece; less than one is not reserved."""
 
-    __slots__ = ("_cache", "_reserved", "_stack")
-
     def __init__(self, size: int, cache: BlockCache, stack: ExitStack) -> None:
         super().__init__(size)
         self._cache, self._stack, self._reserved = cache, stack, 0
@@ -99,12 +91,12 @@ def held(value: Any) -> int:
 
 def held_by_member(member: Member) -> int:
     """Return the bytes that a member holds, except for its data and for what other members hold as well."""
-    return OBJECT + held(member.name) + held_by_content(member.content)
+    return OBJECT + getsizeof(member.name) + sum(map(getsizeof, member.name)) + held_by_content(member.content)
 
 
 def held_by_content(content: Content) -> int:
     """Return the bytes that a content holds, except for its data and for what it makes when it is used."""
-    size = getsizeof(content) + getsizeof(content.key)
+    size = OBJECT + getsizeof(content) + getsizeof(content.key)
     if isinstance(content, Link):
         size += held(content.target) + getsizeof(content.shown)
     elif isinstance(content, Omitted):

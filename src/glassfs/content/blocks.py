@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator
-from functools import partial
+from functools import cached_property, partial
 
 from glassfs import work
 from glassfs.cache import BlockCache, LongStream
-from glassfs.cache.cores import run_ahead
 from glassfs.codec import compression
 from glassfs.codec.checksum import Checksum, Covers, RunningChecksum
 from glassfs.content.data import Data, Extent, Location, SizedData
@@ -21,8 +20,6 @@ CHECKED_AT_ONCE, HELD_BACK = 16 << 20, 128 << 10
 
 class _Cached(Data):
     """Bytes that the cache keeps by ``key``, made to find their ``_size`` if it is None. Subclasses are recipes."""
-
-    __slots__ = ("_cache", "_size", "key")
 
     key: Hashable
     _cache: BlockCache
@@ -43,8 +40,6 @@ class Rendered(_Cached):
     If ``size`` is given, ``make`` must return exactly as many bytes. Otherwise the first caller that needs the size
     renders them. ``cost`` is the memory in bytes that making them takes.
     """
-
-    __slots__ = ("_make", "cost")
 
     def __init__(
         self, cache: BlockCache, key: Hashable, make: Callable[[], bytes | bytearray], size: int | None = None,
@@ -92,8 +87,6 @@ class Stream(_Cached):
     another thread may continue.
     """
 
-    __slots__ = ("_cost", "_known_cost", "_location", "_make")
-
     key: tuple[Hashable, ...]
 
     def __init__(
@@ -106,7 +99,6 @@ class Stream(_Cached):
         self._make = make
         self._cost = cost
         self._location = location
-        self._known_cost: int | None = None
         self._size = size
 
     @property
@@ -123,12 +115,9 @@ class Stream(_Cached):
     def cost(self) -> int:
         return self.stream_cost + 2 * (PIECE if self._size is None else self._size)
 
-    @property
+    @cached_property  # asked for several times, while it may take a look at all columns of a table
     def stream_cost(self) -> int:
-        # Asked for several times, while it may take a look at all columns of a table.
-        if self._known_cost is None:
-            self._known_cost = PIECE + self._cost()
-        return self._known_cost
+        return PIECE + self._cost()
 
     def location(self) -> Location | None:
         return self._location()
@@ -164,8 +153,6 @@ class Decoded(SizedData):
     the check runs behind readers and has read no more than they did until nearly all of the block was read; then the
     last bytes are returned only if it passes.
     """
-
-    __slots__ = ("_cache", "_check", "_checksum", "_extent", "_given", "_is_checked_at_end", "codec", "key", "part")
 
     def __init__(
         self, cache: BlockCache, extent: Extent, codec: str, size: int, part: str, checksum: Checksum | None = None,
@@ -244,8 +231,7 @@ class Decoded(SizedData):
     def whole(self) -> bytes:
         if self._extent.size > self.size + HELD_BACK:
             return b"".join(self.pieces())  # more is stored than the block can need: do not read it at once
-        with self._cache.waiting():
-            stored = self._extent.source.buffer(self._extent.offset, self._extent.size)
+        stored = self._extent.source.buffer(self._extent.offset, self._extent.size)
         try:
             raw = compression.decompress(self.codec, stored, self.size)
         except Damaged as error:
@@ -283,12 +269,7 @@ class Decoded(SizedData):
         yield held
 
     def _stored_pieces(self, check: RunningChecksum) -> Iterator[bytes]:
-        pieces = self._extent.pieces()
-        while True:
-            with self._cache.waiting():
-                piece = next(pieces, None)
-            if piece is None:
-                return
+        for piece in self._extent.pieces():
             check.add(piece, Covers.STORED)
             yield piece
 
@@ -302,8 +283,6 @@ class _Check:
     One thread checks at a time. A read that raises, or that is stopped, leaves the result unknown; the next thread goes
     on from there. The cache notes blocks that are right for the next opening of the container.
     """
-
-    __slots__ = ("_cache", "_checksum", "_extent", "_is_queued", "_lock", "_position", "_so_far", "found")
 
     def __init__(self, cache: BlockCache, extent: Extent, checksum: Checksum) -> None:
         self._cache = cache
@@ -323,7 +302,7 @@ class _Check:
         until = self._position + CHECKED_AT_ONCE if end is None else end
         if not self._is_queued and until >= self._position + PIECE:
             self._is_queued = True
-            run_ahead(partial(self._run_ahead, until))
+            work.run_ahead(partial(self._run_ahead, until))
 
     def result(self) -> bool:
         """Return whether the block is right, after checking the rest of it."""

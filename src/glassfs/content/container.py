@@ -21,24 +21,11 @@ class Fault(NamedTuple):
     reason: str
 
 
-@dataclass(frozen=True)
-class LayoutReport:
-    """What the first layout finds in a container: why it does not match, empty if it does; the paths that are there;
-    how many episodes it has; and of the first one, by name, what is found and why something is not.
-    """
-
-    mismatch: str = ""
-    matches: Sequence[str] = ()
-    episodes: int = 0
-    found: Mapping[str, Any] = field(default_factory=dict)
-    missing: Mapping[str, str] = field(default_factory=dict)
-
-
 def _no_episodes() -> None:
     """Return nothing, for containers of other things."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Container:
     """An open container.
 
@@ -47,12 +34,13 @@ class Container:
     ``episodes`` returns the table of its episodes; for a container that is one episode, a table of one row and no
     ``directory``. ``summaries`` are functions that return its rows for other joined tables, by their names, or None if
     it has none after all. ``arrays`` returns the collection whose arrays are rows of the table ``arrays``, with each of
-    them once and no links followed, for formats of arrays. ``held`` is the most memory in bytes that the container ever
-    takes while it is open, without its sources, if the format knows that beforehand; otherwise it is measured, which
-    takes as long as opening it. ``is_generic`` says that the format knows of no episodes: layouts may find some.
-    ``prepare`` then reads at once what groups at some paths have, except for groups in them of some names, and those of
-    their attributes that have some names, as far as that saves time.
-    ``layout_report`` says what the first of its layouts finds in it.
+    them once and no links followed, for formats of arrays. ``held`` returns the memory in bytes that the container
+    takes now beside what was taken from its allowance, a few objects, and its sources; the tree adds the former.
+    ``is_generic`` says that the format knows of no episodes: layouts may find some. ``prepare`` then reads at once what
+    groups at some paths have, except for groups in them of some names, and those of their attributes that have some
+    names, as far as that saves time.
+    ``layout_report`` yields lines about what the first of its layouts finds in it. It raises Refused for one that does
+    not match.
     """
 
     format: str
@@ -64,10 +52,10 @@ class Container:
     episodes: Callable[[], Table | None] = _no_episodes
     summaries: Mapping[str, Callable[[], Summary | None]] = field(default_factory=dict)
     arrays: Callable[[], Collection] | None = None
-    held: int | None = None
+    held: Callable[[], int] = lambda: 0
     is_generic: bool = False
     prepare: Callable[[Sequence[Name], Sequence[str], Sequence[str]], None] = lambda paths, names, skipped: None
-    layout_report: Callable[[], LayoutReport] = LayoutReport
+    layout_report: Callable[[], Iterator[str]] = lambda: iter(())
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ the range must lie inside ``[0, size)``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from glassfs.codec import compression
@@ -28,8 +28,6 @@ class Location(NamedTuple):
 
 class Data(ABC):
     """``size`` bytes. The first use of the size may need work, and that may raise Damaged."""
-
-    __slots__ = ()
 
     @property
     @abstractmethod
@@ -56,10 +54,6 @@ class Data(ABC):
         """Return where the bytes are stored, if they are contiguous."""
         return None
 
-    def encoded(self, offset: int) -> Encoded | None:
-        """Return the stored bytes of the part that has the byte at ``offset``, if they are not contiguous in all."""
-        return None
-
     def written(self) -> Iterator[Data] | None:
         """Yield the parts that are stored, if most of the bytes are not stored anywhere; None for all other data."""
         return None
@@ -78,20 +72,10 @@ class Data(ABC):
             yield self.read(offset, min(PIECE, self.size - offset))
 
 
-class Encoded(NamedTuple):
-    """Stored bytes of which a part of data is made: that before ``end``. If all of this is equal, the parts are."""
-
-    end: int
-    how: Hashable
-    data: Data
-
-
 class SizedData(Data):
     """Base of data whose size is known when they are made."""
 
-    __slots__ = ("size",)
-
-    size: int  # not a property, as there are many data
+    size: int = 0  # not a property, as there are many data
     is_sized = True
 
     def __init__(self, size: int) -> None:
@@ -100,8 +84,6 @@ class SizedData(Data):
 
 class Memory(SizedData):
     """Bytes in memory."""
-
-    __slots__ = ("_bytes",)
 
     def __init__(self, data: bytes) -> None:
         super().__init__(len(data))
@@ -117,8 +99,6 @@ class Extent(SizedData):
     Reading an extent that exceeds the source raises Damaged; making one does not.
     """
 
-    __slots__ = ("offset", "source")
-
     def __init__(self, source: Source, offset: int, size: int) -> None:
         self.size = size
         self.source = source
@@ -126,11 +106,6 @@ class Extent(SizedData):
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
         self.source.read_into(buffer, self.offset + offset)
-
-    def read(self, offset: int, size: int) -> bytes:
-        if type(self) is not Extent:  # one that reads its bytes in another way
-            return super().read(offset, size)
-        return self.source.read(self.offset + offset, size)
 
     def mapped(self) -> memoryview | None:
         return self.source.mapped(self.offset, self.size)
@@ -141,8 +116,6 @@ class Extent(SizedData):
 
 class Zeros(SizedData):
     """``size`` zero bytes."""
-
-    __slots__ = ()
 
     def written(self) -> Iterator[Data]:
         return iter(())
@@ -156,8 +129,6 @@ class Zeros(SizedData):
 class Unreadable(SizedData):
     """``size`` bytes that are missing, cannot be trusted or not be decoded here: every read raises ``fault``."""
 
-    __slots__ = ("_fault",)
-
     def __init__(self, size: int, fault: GlassfsError) -> None:
         super().__init__(size)
         self._fault = fault
@@ -168,8 +139,6 @@ class Unreadable(SizedData):
 
 class Slice(SizedData):
     """The bytes ``[offset, offset + size)`` of other data."""
-
-    __slots__ = ("_data", "_offset")
 
     def __init__(self, data: Data, offset: int, size: int) -> None:
         super().__init__(size)

@@ -1,7 +1,7 @@
 """How two contents differ: arrays by items, documents by keys, all others by bytes. Any thread.
 
 A difference is a dict of values of JSON; its key ``difference`` is its kind (docs/manual/commands.md, "diff"). Both
-sides are read in pieces, so data of any size take two buffers. Parts whose stored bytes are equal are not decoded.
+sides are read in pieces, so data of any size take two buffers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, TypeAlias
 
-from glassfs.codec.compression import NONE
+from glassfs.codec import compression
 from glassfs.content import dtypes
 from glassfs.content.data import Data, Extent
 from glassfs.content.model import Array, Image, Undecoded
@@ -64,10 +64,7 @@ def of_types(a: Undecoded, b: Undecoded) -> Iterator[Difference]:
 
 def pixels(image: Image) -> Array:
     """Return the pixels of an image as an array."""
-    shape = image.height, image.width, image.channels
-    if image.is_planar:
-        shape = image.channels, image.height, image.width
-    return Array(image.key, image.data, "|u1" if image.bits == 8 else "<u2", shape)
+    return Array(image.key, image.data, "|u1" if image.bits == 8 else "<u2", image.shape)
 
 
 def of_arrays(a: Array, b: Array, is_one_format: bool) -> Iterator[Difference]:
@@ -81,28 +78,23 @@ def of_arrays(a: Array, b: Array, is_one_format: bool) -> Iterator[Difference]:
          "shape": list(one.resolved_shape)}
         for one in (a, b)
     ]
-    found: Difference = {}
+    if described[0] == described[1] and _are_stored_alike(a.file or a.data, b.file or b.data):
+        return
     is_comparable = described[0] == described[1] and a.dtype == b.dtype
-    if is_comparable and not _are_stored_alike(a, b):
-        found = _of_items(a, b)
+    found = _of_items(a, b) if is_comparable else {}
     if not is_comparable or found.get("differing"):
         yield {"difference": "array", "a": described[0], "b": described[1], **found}
 
 
-def _are_stored_alike(a: Array, b: Array) -> bool:
-    """Return whether arrays of one type and shape are equal because they are compressed to equal bytes."""
-    p, q = ((one.file or one.data).location() for one in (a, b))
-    # What is not compressed would be compared twice.
-    if p is None or q is None or p.source is None or q.source is None or p.codec == NONE:
+def _are_stored_alike(x: Data, y: Data) -> bool:
+    """Return whether both are compressed in one way as equal bytes, which need not be decoded."""
+    a, b = x.location(), y.location()
+    if a is None or b is None or a.source is None or b.source is None or a.codec == compression.NONE:
         return False
-    ways = [(one.type_name, one.stored[1:3], one.file is None, at.codec, at.checksum) for one, at in ((a, p), (b, q))]
-    return ways[0] == ways[1] and _are_equal(
-        Extent(p.source, p.offset, p.stored), Extent(q.source, q.offset, q.stored)
-    )
-
-
-def _are_equal(x: Data, y: Data) -> bool:
-    return x.size == y.size and next(_unequal(x, y, x.size), None) is None
+    if (a.codec, a.stored, x.size) != (b.codec, b.stored, y.size):
+        return False
+    pieces = (Extent(one.source, one.offset, one.stored).pieces() for one in (a, b) if one.source)
+    return all(p == q for p, q in zip(*pieces, strict=True))
 
 
 def _unequal(x: Data, y: Data, count: int, width: int = 1) -> Iterator[tuple[int, bytearray, bytearray]]:
@@ -110,26 +102,14 @@ def _unequal(x: Data, y: Data, count: int, width: int = 1) -> Iterator[tuple[int
 
     A piece is the number of its first item, and the bytes of both sides.
     """
-    position = 0
-    a = b = bytearray()
-    while position < count:
-        end = count
-        p, q = x.encoded(position * width), y.encoded(position * width)
-        if p is not None and q is not None and (p.end, p.how) == (q.end, q.how):
-            end = min(count, p.end // width)  # the next item may have bytes of the next part
-            if end > position and _are_equal(p.data, q.data):
-                position = end
-                continue
-            end = max(end, position + 1)
-        while position < end:
-            taken = min(end - position, max(1, COMPARED // width))
-            if len(a) != taken * width:
-                a, b = bytearray(taken * width), bytearray(taken * width)
-            x.read_into(memoryview(a), position * width)
-            y.read_into(memoryview(b), position * width)
-            if a != b:
-                yield position, a, b
-            position += taken
+    step = max(1, COMPARED // (width or 1))
+    for position in range(0, count, step):
+        size = min(step, count - position) * width
+        a, b = bytearray(size), bytearray(size)
+        x.read_into(memoryview(a), position * width)
+        y.read_into(memoryview(b), position * width)
+        if a != b:
+            yield position, a, b
 
 
 def _of_items(a: Array, b: Array) -> Difference:

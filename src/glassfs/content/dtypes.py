@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-from glassfs.content.data import Data, Encoded
+from glassfs.content.data import Data
 from glassfs.content.parts import Converted
 from glassfs.errors import Damaged
 from glassfs.lazy import NDArray, np
@@ -66,22 +66,14 @@ NARROW: Mapping[str, int] = {BFLOAT16: 2, **dict.fromkeys(_FLOAT8, 1)}
 class Widened(Converted):
     """Items that were stored as narrower ones."""
 
-    __slots__ = ()
-
-    def encoded(self, offset: int) -> Encoded:
-        return Encoded(self.size, self._convert, self._data)
 
 
 def widened(data: Data, kind: str) -> Data:
     """Return little-endian items of a kind as float32, ``WIDE``. A last, incomplete item is left out."""
     stored = NARROW[kind]
     count = data.size // stored
-    convert = _from_bfloat16 if kind == BFLOAT16 else _partial(_from_float8, kind)
+    convert = _from_bfloat16 if kind == BFLOAT16 else partial(_from_float8, kind)
     return Widened(data, stored, 4, 4 * count, convert)
-
-
-_partial = lru_cache(partial)
-"""Equal calls return one function, by which data that are widened alike are known."""
 
 
 def _from_bfloat16(raw: bytes) -> memoryview:

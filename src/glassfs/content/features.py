@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from glassfs import names
 from glassfs.content.episodes import MOST_CAMERAS, is_camera, steps_of
 from glassfs.content.model import Array, Content, Member
 from glassfs.content.summary import LONGEST
@@ -64,7 +65,7 @@ def features_of(members: Iterable[Member], steps: int | None) -> str:
     signals: list[Signal] = []
     videos: list[tuple[str, Content]] = []
     for name, content in members:
-        text, found = decoded(b"/".join(name)), steps_of(content)
+        text, found = names.text(b"/".join(name)), steps_of(content)
         if is_camera(content):
             videos.append((text, content))
         elif isinstance(content, Array) and found is not None and steps in (None, found) and len(signals) < WIDEST:
@@ -113,11 +114,6 @@ def parsed(text: str) -> Features | None:
         return None
     signals, cameras = json.loads(text)
     return Features(tuple(Signal(*signal) for signal in signals), tuple(Camera(*camera) for camera in cameras))
-
-
-def decoded(name: bytes) -> str:
-    """Return the name of a signal or camera as features have it."""
-    return name.decode("utf-8", "surrogateescape")
 
 
 def _camera(name: str, content: Content, steps: int | None) -> Camera | None:

@@ -117,7 +117,7 @@ class Array(Stored):
         return {**found, **self.located(self.file or self.data), **(self.facts or {})}
 
 
-@dataclass(slots=True)
+@dataclass
 class Image(Stored):
     """Raw pixels, row by row: width x height x channels of 8 or 16 bits, little-endian.
 
@@ -130,21 +130,24 @@ class Image(Stored):
     bits: int = 8
     is_planar: bool = False
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape of an array of the samples."""
+        inside = self.height, self.width
+        return (self.channels, *inside) if self.is_planar else (*inside, self.channels)
+
     def attributes(self) -> dict[str, str]:
-        shape = [self.height, self.width, self.channels]
-        if self.is_planar:
-            shape = [self.channels, self.height, self.width]
-        return {"dtype": f"uint{self.bits}", "shape": str(shape)} | Stored.attributes(self)
+        return {"dtype": f"uint{self.bits}", "shape": str(list(self.shape))} | Stored.attributes(self)
 
 
-@dataclass(slots=True)
+@dataclass
 class EncodedImage(Stored):
     """An image stored compressed; ``media`` is ``jpeg``, ``png`` or ``webp``, or a format that nothing here decodes."""
 
     media: str
 
 
-@dataclass(slots=True)
+@dataclass
 class Video(Content):
     """``count`` frames, ``fps`` of them a second, shown at ``width`` x ``height`` pixels.
 
@@ -165,12 +168,12 @@ class Video(Content):
     title: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class Json(Stored):
     """A JSON document that the container stores, bytes unchanged."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Document(Content):
     """A value that becomes JSON: dict, list, str, bytes (text that may not be UTF-8), int, float, bool or None.
 
@@ -182,24 +185,24 @@ class Document(Content):
     cost: int = 1 << 20
 
 
-@dataclass(slots=True)
+@dataclass
 class Scalar(Content):
     """One integer, double or boolean."""
 
     value: int | float | bool
 
 
-@dataclass(slots=True)
+@dataclass
 class Null(Content):
     """A value that is present and null."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Text(Stored):
     """Text, bytes unchanged."""
 
 
-@dataclass(slots=True)
+@dataclass
 class RaggedText(Content):
     """Text by row: row i is ``text[offsets[i]:offsets[i + 1]]``.
 
@@ -214,7 +217,7 @@ class RaggedText(Content):
     is_json: bool = False
 
 
-@dataclass(slots=True)
+@dataclass
 class Records(Content):
     """Values by row, shown one on a line: str, None, or a list of these; with a ``dtype``, values of that or None.
 
@@ -232,7 +235,7 @@ class Records(Content):
         return {"dtype": self.type_name} if self.type_name else {}
 
 
-@dataclass(slots=True)
+@dataclass
 class Link(Content):
     """A reference to another content: names from the directory of the link, ``..`` among them; none is that directory.
 
@@ -243,17 +246,17 @@ class Link(Content):
     shown: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class Part(Stored):
     """Bytes of something that consists of several files, under the name that it has there."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Blob(Stored):
     """Bytes without a description."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Undecoded(Blob):
     """An array whose items no type of NumPy is like, such as floats of four bits: its bytes."""
 
@@ -264,7 +267,7 @@ class Undecoded(Blob):
         return {"dtype": self.type_name, "shape": str(list(self.shape))} | Stored.attributes(self)
 
 
-@dataclass(slots=True)
+@dataclass
 class Guessed(Blob):
     """Bytes without a description that probably are the array ``likely``."""
 
@@ -274,7 +277,7 @@ class Guessed(Blob):
         return self.likely.attributes()
 
 
-@dataclass(slots=True)
+@dataclass
 class Omitted(Content):
     """A member of a group that no file shows, and why: all interfaces of glassfs name it instead of keeping silent.
 
@@ -294,7 +297,7 @@ class Member(NamedTuple):
     content: Content
 
 
-@dataclass(slots=True)
+@dataclass
 class Group(Content):
     """Contents under names. ``members`` is called when a caller lists the group, and may raise Damaged.
 
@@ -318,8 +321,6 @@ class Outline:
     name, whatever extensions their files get.
     """
 
-    __slots__ = ("collections", "names", "stems", "texts")
-
     def __init__(self, collections: Sequence[bytes] = (), others: Sequence[bytes] = ()) -> None:
         self.names = (*collections, *others)
         if len(set(self.names)) != len(self.names) or not all(map(_HARMLESS.fullmatch, self.names)):
@@ -329,7 +330,7 @@ class Outline:
         self.collections = len(collections)
 
 
-@dataclass(slots=True)
+@dataclass
 class Fields(Content):
     """Contents under the names of an outline, like the fields of a record, each made when its name is looked up.
 
@@ -342,7 +343,7 @@ class Fields(Content):
     meanings: Callable[[], Iterable[Member]] = tuple
 
 
-@dataclass(slots=True)
+@dataclass
 class Series(Content):
     """Contents named by ascending ``numbers`` with at least ``digits`` digits, each made when looked up.
 
@@ -386,7 +387,7 @@ def members_of(collection: Collection) -> Iterator[Member]:
             yield Member((b"%0*d" % (collection.digits, number),), collection.item(number))
 
 
-@dataclass(slots=True)
+@dataclass
 class Beside(Content):
     """All contents with files in one directory, for views that show them as a whole."""
 

@@ -10,7 +10,7 @@ from glassfs.content.model import Part
 from glassfs.source import Source, inner_version
 
 
-@dataclass(slots=True)
+@dataclass
 class Nested(Part):
     """A file that a container stores under a name of its own, and that may be a container itself.
 

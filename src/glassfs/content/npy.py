@@ -31,11 +31,10 @@ _PLAIN = re.compile(
 """Descriptions as NumPy writes them, of types whose size needs no NumPy to find out."""
 _ESCAPED = r"\\(?:[\\'\"abfnrtv]|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U000[0-9a-fA-F]{5})"
 _TOKEN = re.compile(
-    rf"\s*(?:u?'(?:[^'\\\n]|{_ESCAPED})*'|u?\"(?:[^\"\\\n]|{_ESCAPED})*\"|\d+L?(?!\w)|(?:True|False)\b|[](){{}}:,[]|\Z)"
+    rf"\s*(?:u?'(?:[^'\\\n]|{_ESCAPED})*'|u?\"(?:[^\"\\\n]|{_ESCAPED})*\"|\d+(?!\w)|(?:True|False)\b|[](){{}}:,[]|\Z)"
 )
 _NAMED = re.compile(r"[<>=|]?[?bBhHiIuclLqQfdgFDGSUVOmMe]\d{0,9}(?:\[\d{0,9}[a-zA-Z]{1,2}\])?")
 """Texts and types of which neither the parser of Python nor NumPy warns users: nothing else is given to them."""
-_OLD_INTEGER = re.compile(r"(?<=\d)L(?=[,) ])")
 
 
 class ArrayHeader(NamedTuple):
@@ -74,10 +73,7 @@ def parsed(head: bytes, size: int) -> ArrayHeader | None:
         text = head[8 + size_of_length :].decode(encoding)
         if not _is_written_plainly(text):
             return None
-        try:
-            found = ast.literal_eval(text.strip())
-        except SyntaxError:  # Python 2 wrote integers as 3L
-            found = ast.literal_eval(_OLD_INTEGER.sub("", text).strip())
+        found = ast.literal_eval(text.strip())
     except dtypes.NOT_A_TYPE:
         return None
     if not isinstance(found, dict) or found.keys() != _KEYS:

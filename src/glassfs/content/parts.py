@@ -27,8 +27,6 @@ from glassfs.sizes import PIECE
 class Parted(Data):
     """Consecutive parts. Subclasses define ``bounds``, or ``size`` and ``part_at`` instead."""
 
-    __slots__ = ()
-
     @property
     def bounds(self) -> Sequence[int]:
         """Where each part begins, in rising order, and where the last one ends."""
@@ -65,8 +63,6 @@ class Parted(Data):
 class Made(Data):
     """Units of ``unit`` bytes, any number of which can be made at once."""
 
-    __slots__ = ()
-
     @property
     @abstractmethod
     def unit(self) -> int: ...
@@ -94,21 +90,9 @@ class Made(Data):
             buffer[:taken] = made[inside : inside + taken]
             buffer, first, inside = buffer[taken:], first + count, 0
 
-    def read(self, offset: int, size: int) -> bytes:
-        first, inside = divmod(offset, self.unit)
-        count = -(-(inside + size) // self.unit)
-        if 0 < count <= self.at_once:  # few units, which are made at once: without a buffer to copy them through
-            work.check()
-            made = self.make(first, count)
-            if len(made) >= inside + size:
-                return bytes(made[inside : inside + size])
-        return super().read(offset, size)
-
 
 class Computed(SizedData):
     """``size`` bytes that ``compute`` returns, called for each read: for few bytes that are cheap to make."""
-
-    __slots__ = ("_compute",)
 
     def __init__(self, size: int, compute: Callable[[], bytes]) -> None:
         super().__init__(size)
@@ -118,7 +102,7 @@ class Computed(SizedData):
         buffer[:] = self._compute()[offset : offset + len(buffer)]
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Regular(Sequence[int]):
     """Bounds of parts of one size, the last of which may be shorter: 0, ``step``, 2 ``step`` … ``end``."""
 
@@ -155,9 +139,7 @@ class Gathered(SizedData, Made):
     The first field begins at ``offset``. A read reads the whole records and picks the field.
     """
 
-    __slots__ = ("_offset", "_records", "_stride", "unit")
-
-    unit: int
+    unit: int = 1
 
     def __init__(self, records: Data, offset: int, width: int, stride: int, count: int) -> None:
         self.size = width * count
@@ -212,8 +194,6 @@ def _field_of(width: int, stride: int, count: int) -> struct.Struct:
 class Counted(SizedData, Made):
     """The numbers 0, 1 … ``count - 1`` as little-endian 64-bit integers."""
 
-    __slots__ = ()
-
     unit = 8
 
     def __init__(self, count: int) -> None:
@@ -231,9 +211,7 @@ class Converted(SizedData, Made):
     which is why ``size`` is given.
     """
 
-    __slots__ = ("_convert", "_data", "_stored", "unit")
-
-    unit: int
+    unit: int = 1
 
     def __init__(
         self, data: Data, stored: int, shown: int, size: int, convert: Callable[[bytes], bytes | memoryview],

@@ -107,19 +107,19 @@ def rows_of(table: Table, first: int = 0, count: int | None = None) -> Iterator[
         yield dict(zip(found, row, strict=True))
 
 
-def values(column: Column, end: int, at_once: int, most: int | None = None, first: int = 0) -> Iterator[Any]:
-    """Yield a plain Python value for each of the rows ``[first, end)``, of long ones the first ``most`` items.
+def values(column: Column, end: int, at_once: int, first: int = 0) -> Iterator[Any]:
+    """Yield a plain Python value for each of the rows ``[first, end)``.
 
     About ``at_once`` bytes are read at a time. Raises Damaged, or TooLarge for too large a row.
     """
     content = column.content
     if isinstance(content, Array):
-        return _of_array(content, first, end, at_once, most)
+        return _of_array(content, first, end, at_once)
     if isinstance(content, RaggedText):
-        texts = _runs(content.text, offsets_of(content), 1, first, end, at_once, most)
+        texts = _runs(content.text, offsets_of(content), 1, first, end, at_once)
         return (raw.decode("utf-8", "replace") for raw in texts)
     if isinstance(content, Ragged):
-        return _of_ragged(content, first, end, at_once, most)
+        return _of_ragged(content, first, end, at_once)
     return islice(of_records(content), first, end)
 
 
@@ -143,47 +143,34 @@ def runs(data: Data, bounds: Sequence[int]) -> list[bytes]:
     return [raw[start - begin : end - begin] for start, end in pairwise(bounds)]
 
 
-def _of_array(array: Array, first: int, end: int, at_once: int, most: int | None) -> Iterator[Any]:
+def _of_array(array: Array, first: int, end: int, at_once: int) -> Iterator[Any]:
     dtype, inner = dtypes.parsed(array.dtype), array.resolved_shape[1:]
-    row = dtype.itemsize * prod(inner)
-    if most is not None and row > most * dtype.itemsize:
-        for number in range(first, end):
-            yield _plain(np.frombuffer(array.data.read(number * row, most * dtype.itemsize), dtype))
-        return
     # A row becomes nested lists of Python, which take memory even where they have no values in them.
     taken = max(1, dtype.itemsize) * prod(max(1, length) for length in inner)  # lists may be empty
     _demand_small(taken)
     step = _rows_at_once(taken, at_once)
     for start in range(first, end, step):
-        yield from _plain(array_rows(array, start, min(start + step, end)))
+        found = array_rows(array, start, min(start + step, end))
+        yield from found.tolist() if dtype.kind in "biuf" else found
 
 
-def _of_ragged(ragged: Ragged, first: int, end: int, at_once: int, most: int | None) -> Iterator[Any]:
+def _of_ragged(ragged: Ragged, first: int, end: int, at_once: int) -> Iterator[Any]:
     dtype = np.dtype(ragged.dtype)
-    for run in _runs(ragged.values, offsets_of(ragged, dtype.itemsize), dtype.itemsize, first, end, at_once, most):
+    for run in _runs(ragged.values, offsets_of(ragged, dtype.itemsize), dtype.itemsize, first, end, at_once):
         yield run if dtype.kind == "V" else np.frombuffer(run, dtype).tolist()
 
 
-def _runs(
-    data: Data, offsets: Offsets, item: int, first: int, end: int, at_once: int, most: int | None,
-) -> Iterator[bytes]:
+def _runs(data: Data, offsets: Offsets, item: int, first: int, end: int, at_once: int) -> Iterator[bytes]:
     """Yield the bytes of each row."""
     step = _rows_at_once(64, at_once)  # bytes of an offset as a Python integer, with its reference
     for start in range(first, end, step):
         bounds: list[int] = (offsets.of(start, min(start + step, end)) * item).tolist()
-        if most is None and bounds[-1] - bounds[0] <= at_once:
+        if bounds[-1] - bounds[0] <= at_once:
             yield from runs(data, bounds)
             continue
-        # Rows of so many bytes are read singly, and of long ones only what was asked for.
-        for begin, after in pairwise(bounds):
-            size = after - begin if most is None else min(after - begin, most * item)
-            _demand_small(size)
-            yield data.read(begin, size)
-
-
-def _plain(found: NDArray[Any]) -> list[Any]:
-    plain: list[Any] = found.tolist() if found.dtype.kind in "biuf" else list(found)
-    return plain
+        for begin, after in pairwise(bounds):  # rows of so many bytes are read singly
+            _demand_small(after - begin)
+            yield data.read(begin, after - begin)
 
 
 def _rows_at_once(row: int, at_once: int) -> int:

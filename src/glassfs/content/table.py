@@ -20,7 +20,7 @@ WIDEST = 10_000
 """Limit of columns in a table: once they are asked for, all are in memory, 1 to 3 KiB each."""
 
 
-@dataclass(slots=True)
+@dataclass
 class Ragged(Content):
     """Runs of numbers by row: row i is ``values[offsets[i]:offsets[i + 1]]``, counted in items of ``dtype``.
 
@@ -35,7 +35,7 @@ class Ragged(Content):
     rows: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Documents(Content):
     """A column that is a content by itself, and each row of which is a JSON document too; an empty row is ``{}``.
 
@@ -65,7 +65,7 @@ class Column(NamedTuple):
     zone: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class Table(Content):
     """``rows`` rows of columns. ``columns`` is called when they are first needed, and may raise Damaged.
 
@@ -135,7 +135,7 @@ class Episode(NamedTuple):
     features: str
 
 
-@dataclass(slots=True)
+@dataclass
 class Recording(Content):
     """An episode, for views that show it as a whole. Its parts are contents of their own as well.
 

@@ -10,7 +10,7 @@ from typing import Any, overload
 from glassfs.lazy import NDArray, np
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class TextRows(Sequence["str | None"]):
     """Rows of text, or None: row i has ``lengths[i]`` of the bytes ``raw``, those of all rows one after another.
 

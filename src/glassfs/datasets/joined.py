@@ -29,9 +29,9 @@ from glassfs.formats.registry import joined_names, may_be_container
 from glassfs.names import free_name
 from glassfs.settings import settings
 from glassfs.source import Connection, locate
+from glassfs.tree.build import NestedDirectory
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.lease import Lease
-from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Access, Directory, Node, inode
 from glassfs.tree.omissions import Omission
 from glassfs.tree.sources.folder import ContainerDirectory, Folder

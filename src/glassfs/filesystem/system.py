@@ -18,18 +18,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
 from datetime import datetime, timedelta, timezone
-from typing import Any, NoReturn, SupportsIndex, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakValueDictionary, finalize
 
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from glassfs.errors import Changed, Damaged, GlassfsError, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused
-from glassfs.library.finding import REPLACED, LibraryPaths, version_of
+from glassfs.library.finding import LibraryPaths
 from glassfs.library.session import LibrarySession, OpenArguments
 from glassfs.library.stream import BUFFERED, Raw, bytes_of
 from glassfs.names import text
-from glassfs.source.remote.options import GENERAL, connection_of
+from glassfs.source.remote.options import IGNORED, connection_of
 from glassfs.source.remote.url import KNOWN, Connection, is_url, local_name, protocol_of, shown
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
@@ -37,13 +37,9 @@ from glassfs.tree.nodes import Facts, Settled, facts_of
 from glassfs.tree.tree import normal
 
 PROTOCOL = "glassfs"
-CACHES = ("simplecache", "filecache", "blockcache", "cached")
-"""File systems of fsspec that cache the bytes of others."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 Info = dict[str, Any]
-_Walked = tuple[Any, set[str]]
-"""What a walk does on errors, and the paths of the links that it found."""
 _Range = tuple[str, int | None, int | None]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -78,7 +74,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         target_options: Mapping[str, Any] | None = None, views: str = "", cache_size: int | None = None,
         spool: str | None = None, **options: Any,
     ) -> None:
-        unknown = sorted(options.keys() - GENERAL)
+        unknown = sorted(options.keys() - IGNORED)
         if unknown:
             raise Refused(f"glassfs has no option {', '.join(unknown)}; those of the source go into target_options")
         super().__init__(**options)
@@ -126,8 +122,11 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         return self._fresh(found)
 
-    def ls(self, path: str, detail: bool = True, walked: _Walked | None = None, **kwargs: Any) -> list[Any]:
-        """List a directory. ``size`` is None where it needs a read, which ``info`` makes."""
+    def ls(self, path: str, detail: bool = True, walking: Any = None, **kwargs: Any) -> list[Any]:
+        """List a directory. ``size`` is None where it needs a read, which ``info`` makes.
+
+        In a walk (``walking``) broken links and links to directories are left out.
+        """
         path = self._strip_protocol(path)
         above = f"{path}/" if path else ""
         self._paths()  # raises what the source itself does
@@ -146,10 +145,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise Damaged(error.reason, error.source or self._shown, error.part) from error
         except GlassfsError as error:
             raise error.at(self._shown) from None
-        if walked is not None:
-            walked[1].update(info["name"] for info in infos if "islink" in info)
-            infos = [info for info in infos if info["type"] != "link"]
-        return infos
+        return [info for info in infos if walking is None or "islink" not in info or info["type"] == "file"]
 
     def exists(self, path: str, **kwargs: Any) -> bool:
         return self._found(path) is not None
@@ -162,17 +158,14 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def walk(
         self, path: str, maxdepth: int | None = None, topdown: bool = True, on_error: Any = "omit",
-        walked: _Walked | None = None, **kwargs: Any,
+        walking: Any = None, **kwargs: Any,
     ) -> Iterator[tuple[str, Any, Any]]:
-        """Walk as fsspec does, with one listing per directory. Links to directories are listed but not followed; broken
-        links are left out. ``walked`` is set below the first directory."""
-        if walked is None:
-            self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
-            walked = on_error, set()
-        on_error, links = walked
-        # fsspec passes ``walked`` on to ``ls`` and to this method, which it calls for each directory, links included.
-        if self._strip_protocol(path) not in links:
-            yield from super().walk(path, maxdepth, topdown, on_error, walked=walked, **kwargs)
+        """Walk as fsspec does, with one listing per directory. Broken links, and links to directories, are left out.
+        """
+        self._paths()  # raises if a source cannot be opened, whatever ``on_error`` is
+        # fsspec passes ``walking`` on to ``ls`` and to this method, which it calls for each directory.
+        on_error = on_error if walking is None else walking
+        yield from super().walk(path, maxdepth, topdown, on_error, walking=on_error, **kwargs)
 
     def ukey(self, path: str) -> str:
         """Return a key that changes whenever the bytes may have changed."""
@@ -328,8 +321,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 class GlassfsFile(io.BufferedReader):
     """A file of the file system ``fs``, read directly from the tree, without fsspec's caches. One thread at a time.
 
-    Until closed it holds the lease on its container and keeps the file system open. Unpickled, it has the same position
-    in the same version.
+    Until closed it holds the lease on its container and keeps the file system open.
     """
 
     def __init__(self, fs: AbstractFileSystem, path: str, file: File) -> None:
@@ -338,19 +330,6 @@ class GlassfsFile(io.BufferedReader):
         self.fs = fs
         self.path = path
         self.size = raw.size
-        self._version = version_of(file)
-
-    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
-        return _reopened, (self.fs, self.path, self.tell(), self._version)
-
-
-def _reopened(fs: AbstractFileSystem, path: str, position: int, version: str) -> GlassfsFile:
-    file: GlassfsFile = fs.open(path)
-    if file._version != version:
-        file.close()
-        raise Changed(REPLACED, part=path)
-    file.seek(position)
-    return file
 
 
 def _listed(directory: Directory) -> Iterator[tuple[Facts, Node]]:
@@ -384,20 +363,16 @@ def _each(values: Any, count: int) -> list[Any]:
 
 
 def source_of(
-    fo: object, target_protocol: str | None = None, target_options: Mapping[str, Any] | None = None,
+    fo: str | os.PathLike[str], target_protocol: str | None = None, target_options: Mapping[str, Any] | None = None,
 ) -> tuple[str, Connection]:
     """Return what to open, and the connection. Local names become absolute. Raises Refused if they do not fit."""
-    name = _named(fo)
+    name = os.fspath(fo)
+    if not name:
+        raise Refused("no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=")
     options = dict(target_options or {})
     scheme = protocol_of(name.partition("://")[0]) if is_url(name) else "" if name == local_name(name) else "file"
     typed = (target_protocol or "").lower()
     protocol = protocol_of(typed or scheme or "file")
-    # Their cached files are named by the URL and not by the version of a container.
-    if protocol in CACHES:
-        raise Refused(
-            f"is not read through fsspec's {protocol}, which may mix up what several threads read; "
-            "the option disk_cache names a folder to keep what was read", shown(name),
-        )
     if protocol == "file":
         if is_url(name):
             raise Refused(f"is not a name of the protocol {protocol}", shown(name))
@@ -407,16 +382,6 @@ def source_of(
     elif scheme != protocol:
         raise Refused(f"is not a name of the protocol {protocol}", shown(name))
     return name, connection_of(protocol, options, shown(name))
-
-
-def _named(fo: object) -> str:
-    if isinstance(fo, os.PathLike):
-        fo = os.fspath(fo)
-    if not isinstance(fo, str):
-        raise Refused(f"fo has to be the name of a container, not {type(fo).__name__}")
-    if not fo:
-        raise Refused("no container is named: name it as in glassfs://episodes.parquet::run.kdb, or by fo=")
-    return fo
 
 
 def _whole(name: str, protocol: str, options: dict[str, Any]) -> str:

@@ -224,6 +224,7 @@ def _open(opening: Opening) -> Container:
         "appended_stores": len(appended),
     }
     if first.tree_sequence is not None:
+        opening.allowance.take(192 * OBJECT, "tables")
         facts |= first.tree_sequence.facts()
 
     def members() -> Iterator[Member]:

@@ -125,11 +125,11 @@ class Opening:
             self.asked.append((path, found))
         return source
 
-    def sandbox(self, library: str) -> Sandbox:
-        """Return requests on the source to a worker process with a library: ``library`` is a module of the sandbox."""
+    def sandbox(self) -> Sandbox:
+        """Return requests on the source to a worker process with h5py."""
         from glassfs.sandbox.client import Sandbox  # few formats need one
 
-        return Sandbox(self.source, library)
+        return Sandbox(self.source)
 
     def close_asked(self) -> None:
         for _, source in self.asked:

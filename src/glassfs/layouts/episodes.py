@@ -29,10 +29,9 @@ from glassfs.content import (
     with_recording,
 )
 from glassfs.content.allowance import OBJECT
-from glassfs.content.container import LayoutReport
 from glassfs.content.episodes import EPISODES_KEY, recording_in
 from glassfs.content.features import features_of
-from glassfs.errors import LASTING, Damaged, GlassfsError
+from glassfs.errors import LASTING, Damaged, GlassfsError, Refused
 from glassfs.layouts.borders import KeptFacts, borders_of
 from glassfs.layouts.form import EACH, NUMBER, WHOLE, Layout, Pattern
 from glassfs.layouts.recording import EpisodeContents, EpisodePlace, Shared, below, child, name_of, texts_of
@@ -110,17 +109,20 @@ class Episodes:
         missing = (pattern.text for pattern in layout.match if not _exists(self._root, pattern.parts))
         return next((f"match: nothing is at {path}" for path in missing), "")
 
-    def report(self) -> LayoutReport:
-        """Return what the first layout finds, and what it does not find and why."""
+    def report(self) -> Iterator[str]:
+        """Yield what the first layout finds, and what it does not find and why. Raises Refused if it does not match."""
         layout = self._layouts[0]
         mismatch = self._why_not(layout)
         if mismatch:
-            return LayoutReport(mismatch)
-        matches, found = [pattern.text for pattern in layout.match], self._found
-        if found is None:
-            reason = f"{layout.kind} = {', '.join(layout.places)} leads to no steps"
-            return LayoutReport("", matches, missing={"episodes": self._fault.reason if self._fault else reason})
-        return LayoutReport("", matches, found.number, *self._contents(found, 0).tried())
+            raise Refused(f"no match: {mismatch}", self._container.sources[0].name)
+        yield from (f"match: {pattern.text} is there" for pattern in layout.match)
+        found = self._found
+        if found is not None:
+            yield f"episodes: {found.number}"
+            yield from self._contents(found, 0).tried()
+        else:
+            reason = self._fault.reason if self._fault else f"{', '.join(layout.places)} leads to no steps"
+            yield f"episodes: none: {layout.kind}: {reason}"
 
     def _by(self, layout: Layout) -> _Found:
         if layout.kind == WHOLE:
@@ -202,7 +204,7 @@ class Episodes:
         if found.has_groups:
             paths = [tuple(group.key for group in found.episode(number).groups[1:]) for number in numbers]
             layout = found.layout
-            choices = [one for some in (*layout.columns.values(), *layout.record.values()) for one in some]
+            choices = [one for some in layout.columns.values() for one in some]
             needed = {one.own for choice in choices for one in (choice.value, choice.when) if one and one.own}
             self._container.prepare(paths, sorted(needed), [pattern.text for pattern in layout.omit])
 

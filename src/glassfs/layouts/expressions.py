@@ -11,6 +11,7 @@ that is JSON.
 
 from __future__ import annotations
 
+import json
 import operator
 import re
 from collections import deque
@@ -24,7 +25,6 @@ ROOT = -1
 """The level of a reference that begins at the root; others are the number of groups to go up from the episode."""
 CONSTANT, REFERENCE, FUNCTION, COMPARISON = "constant", "reference", "function", "comparison"
 _TOKEN = re.compile(r"\s*(?:('[^']*')|(!=|<=|>=|[=<>])|([()])|([^\s()<>=!']+))")
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _COMPARISONS: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }
@@ -120,11 +120,10 @@ def _single(word: str, text: str) -> Expression:
     constant: Any = None
     if word.startswith("'"):
         constant = word[1:-1]
-    elif word in ("true", "false"):
-        constant = word == "true"
-    elif _NUMBER.fullmatch(word):
-        constant = float(word) if set(word) & set(".eE") else int(word)
-    if constant is not None:
+    else:
+        with suppress(ValueError, RecursionError):
+            constant = json.loads(word)
+    if isinstance(constant, (str, bool, int, float)):
         return Expression(CONSTANT, lambda scope: constant)
     level, path = 0, word
     if path.startswith("/"):
@@ -153,8 +152,6 @@ def _called(function: str, argument: Any) -> Any:
 
 def within(value: Any, keys: tuple[str, ...]) -> Any:
     """Return what keys lead to in JSON text, or in a value that is none any more."""
-    import json
-
     for key in keys:
         if isinstance(value, str):
             try:

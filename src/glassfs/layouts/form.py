@@ -15,7 +15,6 @@ from typing import Any
 
 import xxhash
 
-from glassfs.content.allowance import Lasting
 from glassfs.content.summary import RECORD_COLUMNS
 from glassfs.errors import GlassfsError
 from glassfs.layouts.expressions import Expression, parse
@@ -32,9 +31,9 @@ EACH, WHOLE, ENDS, LAST, FIRST = "each", "whole", "ends", "last", "first"
 _KINDS = (EACH, WHOLE, ENDS, LAST, FIRST)
 _SECTIONS: Mapping[str, tuple[str, ...]] = {
     "episodes": (*_KINDS, "omit"), "steps": ("count", "base", "align"), "roles": ("action", "state", "reward"),
-    "columns": tuple(name for name, _ in RECORD_COLUMNS), "cameras": ("images", "names"), "record": (),
+    "columns": tuple(name for name, _ in RECORD_COLUMNS), "cameras": ("images", "names"),
 }
-"""The keys of each section. That of ``record`` may be any: what is known of an episode beside its columns."""
+"""The keys of each section."""
 _PLAIN = ("name", "formats", "match")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
@@ -74,7 +73,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Layout(Lasting):
+class Layout:
     """A layout. ``kind`` says how episodes are found, by the paths ``places``: none for a container that is one.
 
     That of ``each`` is the path of the groups that are episodes, with NUMBER in its last component. Roles have
@@ -92,7 +91,6 @@ class Layout(Lasting):
     count: tuple[str, ...] = ()
     roles: Mapping[str, tuple[tuple[Pattern, ...], ...]] = field(default_factory=dict)
     columns: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)
-    record: Mapping[str, tuple[Choice, ...]] = field(default_factory=dict)
     cameras: tuple[Pattern, ...] | None = None
     names: tuple[tuple[re.Pattern[str], str], ...] = ()
     base: str = ""
@@ -145,7 +143,7 @@ def _layout(found: Mapping[str, Any]) -> Layout:
     name = found.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise _WrongKey("", "name", "needs a name of lower-case letters, digits, '.', '_' and '-'")
-    episodes, steps, cameras = sections["episodes"], sections["steps"], sections["cameras"]
+    episodes, steps, columns, cameras = (sections[key] for key in ("episodes", "steps", "columns", "cameras"))
     kinds = [kind for kind in _KINDS if kind in episodes]
     if len(kinds) != 1:
         raise _WrongKey("episodes", kinds[1] if kinds else "", f"[episodes] needs exactly one of {', '.join(_KINDS)}")
@@ -161,22 +159,18 @@ def _layout(found: Mapping[str, Any]) -> Layout:
         _checked(episodes, "episodes", "omit", _patterns),
         _checked(steps, "steps", "count", _literals) or base,
         {role: _checked(sections["roles"], "roles", role, _alternatives) for role in sections["roles"]},
-        _values(sections, "columns"), _values(sections, "record"),
+        {name: _checked(columns, "columns", name, _choices) for name in columns},
         _checked(cameras, "cameras", "images", _patterns) if "images" in cameras else None,
         _checked(cameras, "cameras", "names", _renamings),
         "".join(base), _checked(steps, "steps", "align", _alignment),
     )
 
 
-def _values(sections: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, tuple[Choice, ...]]:
-    return {key: _checked(sections[name], name, key, _choices) for key in sections[name]}
-
-
 def _section(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     section = found.get(name, {})
     if not isinstance(section, dict):
         raise _WrongKey("", name, f"[{name}] must be a table")
-    for key in section if _SECTIONS[name] else ():
+    for key in section:
         if key not in _SECTIONS[name]:
             raise _WrongKey(name, key, _unknown(key, _SECTIONS[name]))
     return section

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -178,29 +179,25 @@ class EpisodeContents:
         return found | {name: value for name, value in values.items() if value is not None or name not in found}
 
     def record(self, position: int | None) -> dict[str, Any]:
-        """Return all that is known of the episode: its row, further values of the layout, and its attributes."""
+        """Return all that is known of the episode: its row, and its attributes."""
         found = self.row(position)
-        more = {name: self.value(name, choices) for name, choices in self._layout.record.items()}
         with suppress(*LASTING):
-            more |= self._episode.group.facts(None)
-        return found | {name: value for name, value in more.items() if name not in found and value is not None}
+            for name, value in self._episode.group.facts(None).items():
+                if value is not None:
+                    found.setdefault(name, value)
+        return found
 
-    def tried(self) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return what the layout finds in this episode, its roles and its row, and what it does not find and why."""
-        found, missing = dict[str, Any](), dict[str, str]()
+    def tried(self) -> Iterator[str]:
+        """Yield what the layout finds in this episode, its roles and its row, and what it does not find and why."""
         if self.steps is None:
-            missing["steps"] = f"no array is at {' or '.join(self._layout.count) or 'the paths of count'}"
+            yield f"steps: no array is at {' or '.join(self._layout.count) or 'the paths of count'}"
         for role, alternatives in self._layout.roles.items():
             paths = [path for path, one in self._roles.items() if one == role]
             wanted = " or ".join(pattern.text for patterns in alternatives for pattern in patterns)
-            found |= {f"role {role}": paths} if paths else {}
-            missing |= {} if paths else {f"role {role}": f"no signal is at {wanted}"}
+            yield f"role {role}: {json.dumps(paths) if paths else f'no signal is at {wanted}'}"
         for name, value in self.row(0).items():
-            if value is None and name in self._layout.columns:
-                missing[name] = "no alternative has a value"
-            else:
-                found[name] = value
-        return found, missing
+            is_missing = value is None and name in self._layout.columns
+            yield f"{name}: {'no alternative has a value' if is_missing else json.dumps(value)}"
 
     def _total(self, signals: Mapping[str, Array]) -> float | None:
         path = next((path for path in signals if self._roles.get(path) == "reward"), None)

@@ -11,7 +11,7 @@ from typing import Any
 from glassfs import content as contents
 from glassfs.errors import Error, GlassfsError, Unsuited
 from glassfs.lazy import NDArray, np
-from glassfs.library import arrays, selecting
+from glassfs.library import arrays
 from glassfs.library.stream import bytes_of
 from glassfs.terminal import printable
 from glassfs.tree import File
@@ -24,8 +24,6 @@ ARRAYS = (contents.Array, contents.Image, contents.EncodedImage, contents.Scalar
 
 class ArrayLike(ABC):
     """An entry that may be an array. Subclasses find its file."""
-
-    __slots__ = ()
 
     @property
     @abstractmethod
@@ -92,7 +90,7 @@ class ArrayLike(ABC):
         """Return shape and dtype of ``numpy()``, without its values if possible."""
         with PartInErrors(self):
             content = canonical(self._of_array())
-            found: Any = selecting.rows_of(content)
+            found: Any = arrays.rows_of(content)
             if found is None:
                 image = arrays.type_of(content)
                 if image is not None:
@@ -104,16 +102,16 @@ class ArrayLike(ABC):
         """Return what an index selects of the array, read into memory of its own."""
         with PartInErrors(self):
             content = canonical(self._of_array())
-            if isinstance(content, contents.Video) and selecting.is_integer(key):
+            if isinstance(content, contents.Video) and arrays.is_integer(key):
                 return arrays.frame_of(content, integer(key))  # without the first one, which gives the shape
-            rows = selecting.rows_of(content)
-            return self.numpy(copy=True)[key] if rows is None else selecting.select(rows, key)
+            rows = arrays.rows_of(content)
+            return self.numpy(copy=True)[key] if rows is None else arrays.select(rows, key)
 
     def _iterated(self) -> Iterator[Any]:
-        rows = selecting.rows_of(canonical(self._of_array()))
+        rows = arrays.rows_of(canonical(self._of_array()))
         if not self.shape:
             raise self._error(Unsuited, "is a single value and cannot be iterated")
-        return iter(self.numpy()) if rows is None else selecting.iterated(rows)
+        return iter(self.numpy()) if rows is None else arrays.iterated(rows)
 
     def _error(self, kind: type[Error], reason: str) -> Error:
         return kind(reason, part=printable(self.path))
@@ -129,8 +127,6 @@ class PartInErrors:
 
     Not a generator, as entering one takes as long as finding an array.
     """
-
-    __slots__ = ("_entry",)
 
     def __init__(self, entry: ArrayLike) -> None:
         self._entry = entry

@@ -30,7 +30,7 @@ from glassfs.errors import (
     Unsuited,
 )
 from glassfs.lazy import NDArray
-from glassfs.library import arrays, selecting, shown
+from glassfs.library import arrays, shown
 from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.session import LibrarySession, OpenArguments, named
@@ -71,8 +71,6 @@ class Entry(ArrayLike):
     pickled. Another process opens the sources again, once for all entries; an
     entry in a container raises ``Changed`` if the container has another version there.
     """
-
-    __slots__ = ("__weakref__", "_era", "_identity", "_node", "_path", "_session")
 
     def __init__(self, session: LibrarySession, path: str, node: Node | None, identity: str = "") -> None:
         self._session = session
@@ -120,9 +118,9 @@ class Entry(ArrayLike):
     @overload
     def __getitem__(self, key: str) -> Entry: ...
     @overload
-    def __getitem__(self, key: slice | EllipsisType | selecting.Numbers) -> NDArray[Any]: ...
+    def __getitem__(self, key: slice | EllipsisType | arrays.Numbers) -> NDArray[Any]: ...
     @overload
-    def __getitem__(self, key: SupportsIndex | tuple[selecting.Index, ...]) -> Any: ...
+    def __getitem__(self, key: SupportsIndex | tuple[arrays.Index, ...]) -> Any: ...
     def __getitem__(self, key: Any) -> Any:
         """Return the entry at a path; of an array, what an index of NumPy selects, in memory of its own.
 
@@ -280,12 +278,6 @@ class Entry(ArrayLike):
         except GlassfsError:
             return []
 
-    def _repr_png_(self) -> builtins.bytes | None:
-        return self._image_bytes(".png")
-
-    def _repr_jpeg_(self) -> builtins.bytes | None:
-        return self._image_bytes(".jpg")
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Entry):
             return NotImplemented
@@ -343,9 +335,6 @@ class Entry(ArrayLike):
         return node
 
     def _file(self) -> File:
-        node = self._found
-        if isinstance(node, File):
-            return node
         node = self._entered
         if not isinstance(node, File):
             raise self._error(IsADirectory, "is a directory")
@@ -374,11 +363,6 @@ class Entry(ArrayLike):
         node = self._entered
         return isinstance(node, File) and self._has_array(node)
 
-    def _image_bytes(self, suffix: str) -> builtins.bytes | None:
-        node = self._shown_node()
-        is_shown = isinstance(node, File) and node.name.endswith(suffix) and 0 < node.size <= shown.LARGEST_MEDIA
-        return self.bytes() if is_shown else None
-
     def _shown_name(self) -> str:
         return self.path or self._session.asked.shown
 
@@ -394,8 +378,6 @@ class Library(Entry):
 
     ``close`` releases everything; entries raise ``glassfs.errors.Closed`` then. Arrays and file objects stay valid.
     """
-
-    __slots__ = ()
 
     def __enter__(self) -> Library:
         return self

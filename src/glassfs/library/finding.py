@@ -111,63 +111,43 @@ class LibraryPaths:
         self._viewed.forget(lease)
 
 
-class PathCache:
-    """Directories by path, up to a total weight of ``limit``; when there are more, all others are dropped. Any thread.
+class _Directories:
+    """The directories of a tree by their paths, which begin with a slash; the root's is empty.
 
-    A value found before ``forget`` and added after it would be stale: callers take ``generation`` first and pass it to
-    ``put``, which then does nothing.
+    Those that were found are cached up to a total weight of ``limit``; when there are more, all others are dropped. One
+    found before ``forget`` and added after it would be stale: callers take ``_generation`` first and pass it to
+    ``_put``, which then does nothing.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, root: Callable[[], Directory], is_current: Callable[[Lease], bool], limit: int) -> None:
+        self._root = root
+        self._compare = is_current
         self._limit = limit
         self._lock = threading.Lock()
-        self._values: dict[str, Directory] = {}
-        self.get = self._values.get
+        self._cached: dict[str, Directory] = {}
         self._weights: dict[str, int] = {}
         self._weight = 0
         self._paths_of: dict[Lease, tuple[str, ...]] = {}
         """Tuples, as the garbage collector stops visiting those of strings; it would visit lists again and again."""
-        self.generation = 0
+        self._generation = 0
         """Changes with each ``forget``."""
-
-    def put(self, path: str, value: Directory, lease: Lease, generation: int, weight: int = 1) -> None:
-        with self._lock:
-            if self.generation != generation or lease.is_retired:
-                return
-            if path not in self._values:
-                if self._weight + weight > self._limit:
-                    self._drop_all()
-                self._paths_of[lease] = (*self._paths_of.get(lease, ()), path)
-                self._weights[path] = weight
-                self._weight += weight
-            self._values[path] = value
+        self._expired = 0.0
+        """Containers that were compared with their stores up to this time are compared again."""
 
     def forget(self, lease: Lease | None = None) -> None:
-        """Drop all values, or those of one lease."""
+        """Drop all cached directories, or those of one lease."""
         with self._lock:
-            self.generation += 1
+            self._generation += 1
             if lease is None:
                 self._drop_all()
             else:
                 for path in self._paths_of.pop(lease, ()):
-                    self._values.pop(path, None)
+                    self._cached.pop(path, None)
                     self._weight -= self._weights.pop(path, 0)
 
     def _drop_all(self) -> None:
-        self._values.clear()
+        self._cached.clear()
         self._paths_of, self._weights, self._weight = {}, {}, 0
-
-
-class _Directories:
-    """The directories of a tree by their paths, which begin with a slash; the root's is empty."""
-
-    def __init__(self, root: Callable[[], Directory], is_current: Callable[[Lease], bool], budget: int) -> None:
-        self._root = root
-        self._compare = is_current
-        self._cached = PathCache(budget)
-        self.forget = self._cached.forget
-        self._expired = 0.0
-        """Containers that were compared with their stores up to this time are compared again."""
 
     def find(self, path: str, is_exact: bool) -> Found:
         """Return what a path leads to, following links. Raises NotFound and NotADirectory."""
@@ -196,7 +176,7 @@ class _Directories:
             known = self._get(path)
             if known is not None:
                 return path, known
-            generation = self._cached.generation
+            generation = self._generation
             place, directory, names = self._nearest(path)
             while names:
                 name = names.pop()
@@ -231,7 +211,7 @@ class _Directories:
     def _nearest(self, path: str) -> tuple[str, Directory, list[str]]:
         """Return the last cached directory on the way to a path, and the names that lead on from it, the last first."""
         names: list[str] = []
-        generation = self._cached.generation
+        generation = self._generation
         while path:
             path, _, name = path.rpartition("/")
             names.append(name)
@@ -261,7 +241,16 @@ class _Directories:
         lease = directory.origin.lease
         if path and not lease.sources and isinstance(directory, (FixedDirectory, Settled)):
             return  # Its listing never changes, and nothing would report that another directory took its place.
-        self._cached.put(path, directory, lease, generation, cost)
+        with self._lock:
+            if self._generation != generation or lease.is_retired:
+                return
+            if path not in self._cached:
+                if self._weight + cost > self._limit:
+                    self._drop_all()
+                self._paths_of[lease] = (*self._paths_of.get(lease, ()), path)
+                self._weights[path] = cost
+                self._weight += cost
+            self._cached[path] = directory
 
 
 def _child(directories: _Directories, path: str) -> Node | None:
@@ -323,8 +312,7 @@ def hint(directory_at: Callable[[str], Directory], path: str) -> str:
     except GlassfsError:
         return ""
     shown = f"{above}/".lstrip("/")
-    meant = {(stem(known) or known)[:64]: known for known in reversed(names)}
-    meant |= {known[:64]: known for known in reversed(names)}
+    meant = {one[:64]: known for known in reversed(names) for one in (stem(known), known) if one}
     close = [meant[known] for known in difflib.get_close_matches(name[:64], meant, 3, 0.5)]
     near = dict.fromkeys(printable(shown + known) for known in close or sorted(names)[:3])
     return f"; the nearest: {', '.join(near)}" if near else ""

@@ -1,6 +1,6 @@
-"""Show entries in one line, and in a notebook: directories as tables, videos to play, JSON. All text is escaped.
+"""Show entries in one line, and in a notebook: directories as tables, videos, images, JSON. All text is escaped.
 
-A line decodes nothing, a notebook at most the beginning of a file, or a video that is embedded as a whole.
+A line decodes nothing, a notebook at most the beginning of a file, or a video or an image that is embedded as a whole.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import islice
 
 from glassfs import content as contents
+from glassfs.content.dtypes import STRUCTURED, Widened
 from glassfs.content.rows import of_records
 from glassfs.errors import GlassfsError
 from glassfs.library.stream import bytes_of
@@ -18,8 +19,13 @@ from glassfs.sizes import human_size
 from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
 
+_KINDS = {"f": "float", "i": "int", "u": "uint", "c": "complex", "M": "datetime64", "m": "timedelta64"}
 LARGEST_MEDIA = 16 << 20
 """Bytes of a video or an image that a notebook embeds."""
+MEDIA = {
+    ".mp4": 'video controls style="max-width: 100%" src="data:video/mp4', ".png": 'img src="data:image/png',
+    ".jpg": 'img src="data:image/jpeg',
+}
 SHOWN = 4000
 """Characters of JSON that a notebook shows."""
 
@@ -49,13 +55,12 @@ def page(path: str, node: Node | None) -> str:
 
 
 def _preview(file: File) -> str:
-    """Return a video to play, or the beginning of JSON; "" for other files."""
-    if file.name.endswith(".mp4"):
+    """Return a video to play, an image, or the beginning of JSON; "" for other files."""
+    element = MEDIA.get(file.name[-4:])
+    if element is not None:
         if file.size > LARGEST_MEDIA:
-            how = "write <code>bytes()</code> to a file to play it, or show frames: <code>entry[0]</code>"
-            return f"<p>This video of {human_size(file.size)} is too large for a notebook; {how}.</p>"
-        data = b2a_base64(bytes_of(file), newline=False).decode()
-        return f'<video controls style="max-width: 100%" src="data:video/mp4;base64,{data}"></video>'
+            return f"<p>{human_size(file.size)} are too much for a notebook: write <code>bytes()</code> to a file.</p>"
+        return f'<{element};base64,{b2a_base64(bytes_of(file), newline=False).decode()}">'
     if file.name.endswith((".json", ".jsonl")):
         text = _beginning(file)
         text = text if len(text) <= SHOWN else f"{text[:SHOWN]}\n…"
@@ -92,19 +97,13 @@ def description(node: Node | None) -> str:
         return f"directory: {', '.join(names[:6] + more)}" if names else "directory, empty"
     if not isinstance(node, File):
         return "link"
-    words = []
     content = node.content
-    if isinstance(content, contents.Array) and content.known_shape is not None and node.name.endswith(".npy"):
-        words.append(f"array {printable(content.stored.dtype)} {content.shape}")
-    elif isinstance(content, contents.Image):
-        words.append(f"image {content.width} × {content.height}")
-    elif isinstance(content, contents.Table):
-        words.append(f"table of {content.rows} rows")
-    elif isinstance(content, contents.Scalar):
-        words.append(repr(content.value))
-    if node.data.is_sized:
-        words.append(f"{human_size(node.data.size)} bytes" if node.data.size < 1024 else human_size(node.data.size))
-    return ", ".join(words)
+    if isinstance(content, contents.Table):
+        return f"table of {content.rows} rows"
+    if isinstance(content, contents.Scalar):
+        return repr(content.value)
+    size = f"{human_size(node.data.size)} bytes" if node.data.is_sized else ""
+    return ", ".join(filter(None, (described(node), size)))
 
 
 def _row(directory: Directory, name: str) -> str:
@@ -120,3 +119,33 @@ def cell(text: str) -> str:
     from html import escape  # only notebooks need it
 
     return f"<bdi>{escape(printable(text))}</bdi>"
+
+
+def described(node: Node) -> str:
+    """Return type and shape of an array or raw image, as ``float32 [300, 7]``; empty if that needs reading blocks.
+
+    Of an array whose items are stored as narrower ones, their type and size follow: ``(stored as BF16, 4.1K)``.
+    """
+    content = node.content if isinstance(node, File) else None
+    if isinstance(content, contents.Array) and content.known_shape is not None:
+        shown = f"{type_name(content.dtype)} {list(content.known_shape)}"
+        location = content.data.location() if isinstance(content.data, Widened) else None
+        return f"{shown} (stored as {content.type_name}, {human_size(location.stored)})" if location else shown
+    if isinstance(content, contents.Undecoded):
+        return f"{content.type_name} {list(content.shape)}"
+    if isinstance(content, contents.Image):
+        shape = [content.height, content.width, content.channels]
+        return f"uint{content.bits} {shape[:2] if content.channels == 1 else shape}"
+    return ""
+
+
+def type_name(descr: str) -> str:
+    """Return NumPy's name of a descr string; importing NumPy takes longer than a listing."""
+    if descr.startswith(STRUCTURED):
+        return "struct"
+    kind, size = descr[1], descr[2:]
+    if kind == "b":
+        return "bool"
+    if kind in "Mm":
+        return f"{_KINDS[kind]}{size[1:]}"
+    return f"{_KINDS[kind]}{int(size) * 8}" if kind in _KINDS and size.isdigit() else descr

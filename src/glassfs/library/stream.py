@@ -1,17 +1,15 @@
 """Read files of a tree: as bytes, as JSON values, and as file objects for ``numpy.load``, Pillow and others.
 
-A file object is for one thread at a time, as others are; any thread may cancel its reads. It holds the lease on its
-container until it is closed, so that a deleted container can be read to its end.
+A file object is for one thread at a time, as others are. It holds the lease on its container until it is closed, so
+that a deleted container can be read to its end.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from functools import partial
 from typing import Any
 
-from glassfs import work
 from glassfs.content import Null, Scalar
 from glassfs.errors import Damaged, Unavailable, Unsuited
 from glassfs.source import BUFFERED, SeekableFile
@@ -28,10 +26,11 @@ def stream_of(file: File, name: str) -> io.BufferedReader:
 class Raw(SeekableFile):
     """An unbuffered file object of ``size`` bytes."""
 
+    _is_held = False
+
     def __init__(self, file: File, name: str) -> None:
         super().__init__(name)
         self._file = file
-        self._work = work.Work()
         self._lease = file.origin.lease
         self._lease.acquire()
         self._is_held = True
@@ -43,23 +42,19 @@ class Raw(SeekableFile):
             raise
 
     def read_at(self, buffer: memoryview, offset: int) -> int:
-        return work.done_for(self._work, partial(self._file.read_into, buffer, offset))
+        return self._file.read_into(buffer, offset)
 
     def readall(self) -> bytes:
         self.demand_open()
-        rest = work.done_for(self._work, partial(bytes_of, self._file, self._position))
+        rest = bytes_of(self._file, self._position)
         self._position += len(rest)
         return rest
 
     def close(self) -> None:
-        if not self.closed and getattr(self, "_is_held", False):
+        if self._is_held:
             self._is_held = False
             self._lease.release()
         super().close()
-
-    def cancel(self) -> None:
-        """Have the present read and all later ones raise Canceled."""
-        self._work.cancel()
 
 
 def bytes_of(file: File, start: int = 0, stop: int | None = None) -> bytes:

@@ -1,31 +1,26 @@
 """Tables, also joined ones over a directory: rows, columns, conversion to pandas, Arrow and polars. Any thread.
 
-Libraries read the table as a Parquet file, which is encoded while they read.
+Libraries get the table as a Parquet file in memory: while they read an open one they do not react to Ctrl-C.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import wait
-from functools import partial
+from collections.abc import Iterator
 from itertools import count, islice
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
-from glassfs import installing
 from glassfs.content import ARRAYS, EPISODES
-from glassfs.content.rows import of_records, rows_of, values
-from glassfs.content.table import Column
+from glassfs.content.rows import rows_of, values
 from glassfs.datasets.joined import joined_of, tables_with_rows
 from glassfs.errors import GlassfsError, NoSuchEntry, Unsuited
 from glassfs.library.finding import LibraryPaths
 from glassfs.library.shown import cell
-from glassfs.library.stream import Raw, stream_of
+from glassfs.library.stream import bytes_of
 from glassfs.names import text
 from glassfs.sizes import PIECE
 from glassfs.terminal import printable
-from glassfs.threads import DaemonPool
 from glassfs.tree import Directory, File, Node, Origin
 from glassfs.view.parquet import Parquet
 
@@ -34,11 +29,9 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-Frame = TypeVar("Frame")
 ROWS, COLUMNS, CHARACTERS = 10, 50, 80
 """Rows, columns, and characters of a value that are shown."""
 SUFFIX = ".parquet"
-_readers = DaemonPool("tables")
 _numbers = count()
 
 
@@ -49,10 +42,10 @@ class Table:
     too many values for a list.
     """
 
-    def __init__(self, table: contents.Table, parquet: Callable[[], io.BufferedReader], name: str) -> None:
+    def __init__(self, table: contents.Table, parquet: File, path: str) -> None:
         self._table = table
         self._parquet = parquet
-        self._name = name
+        self._name = path.lstrip("/")
 
     def __len__(self) -> int:
         return self._table.rows
@@ -83,15 +76,16 @@ class Table:
             import pyarrow as pa  # noqa: F401
         except ImportError as error:
             raise _missing("to_pandas", "pandas and pyarrow", "pandas") from error
-        return self._read_by(partial(pd.read_parquet, engine="pyarrow"))
+        return pd.read_parquet(io.BytesIO(bytes_of(self._parquet)), engine="pyarrow")
 
     def to_arrow(self) -> pa.Table:
         """Return an Arrow table. Raises ImportError if pyarrow is not installed."""
         try:
-            from pyarrow import parquet
+            from pyarrow import BufferReader, parquet
         except ImportError as error:
             raise _missing("to_arrow", "pyarrow", "arrow") from error
-        return self._read_by(parquet.read_table)
+        table: pa.Table = parquet.read_table(BufferReader(bytes_of(self._parquet)))
+        return table
 
     def to_polars(self) -> pl.DataFrame:
         """Return a polars data frame. Raises ImportError if polars is not installed."""
@@ -99,27 +93,7 @@ class Table:
             import polars as pl
         except ImportError as error:
             raise _missing("to_polars", "polars", "polars") from error
-        with self._parquet() as file:
-            return pl.read_parquet(file.read())  # as polars would, but with a KeyboardInterrupt after Ctrl-C
-
-    def _read_by(self, library: Callable[[io.BufferedReader], Frame]) -> Frame:
-        """Return what a library makes of the Parquet file.
-
-        It is called on another thread, as pyarrow does not react to Ctrl-C before it has read the file. On Ctrl-C the
-        reads are canceled.
-        """
-        with self._parquet() as file:
-            reading = _readers.submit(partial(library, file))
-            try:
-                # In short waits: Python handles a signal that comes just before a wait only after it.
-                while not wait((reading,), 1.0).done:
-                    pass
-                return reading.result()
-            finally:
-                raw = file.raw
-                # The thread still reads; its next read raises Canceled, and the library gives up.
-                if not reading.done() and isinstance(raw, Raw):
-                    raw.cancel()
+        return pl.read_parquet(bytes_of(self._parquet))
 
     def __repr__(self) -> str:
         try:
@@ -137,7 +111,7 @@ class Table:
                 more = f"<p>{len(columns)} columns</p>"
             names = [text(column.name) for column in columns[:COLUMNS]]
             rows.append("".join(f"<th>{cell(_short(name))}</th>" for name in names))
-            for row in self._first(columns[:COLUMNS]):
+            for row in islice(self, ROWS):
                 rows.append("".join(f"<td>{cell(_short(row.get(name)))}</td>" for name in names))
             if len(self) > ROWS:
                 more += f"<p>{len(self)} rows</p>"
@@ -146,16 +120,6 @@ class Table:
         head, body = "".join(rows[:1]), "".join(f"<tr>{row}</tr>" for row in rows[1:])
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
-    def _first(self, columns: Sequence[Column]) -> Iterator[dict[str, Any]]:
-        """Yield the rows to be shown, with long values cut: a character may take four bytes of a text."""
-        if self._table.records is not None:
-            yield from islice(of_records(self._table.records), ROWS)
-            return
-        count = min(self._table.rows, ROWS)
-        found = {text(column.name): values(column, count, PIECE, 4 * CHARACTERS + 4) for column in columns}
-        for row in zip(*(islice(column, count) for column in found.values()), strict=True):
-            yield dict(zip(found, row, strict=True))
-
 
 def _short(value: Any, most: int = CHARACTERS) -> str:
     shown = str(value)
@@ -163,7 +127,7 @@ def _short(value: Any, most: int = CHARACTERS) -> str:
 
 
 def _missing(method: str, wanted: str, extra: str) -> ImportError:
-    return ImportError(f"{method}() needs {wanted}: {installing.command(extra)}", name=extra)
+    return ImportError(f"{method}() needs {wanted}: install glassfs[{extra}]", name=extra)
 
 
 def table_of(node: Node, paths: LibraryPaths, path: str) -> Table | None:
@@ -176,9 +140,8 @@ def table_of(node: Node, paths: LibraryPaths, path: str) -> Table | None:
         found = node
     if not isinstance(found, File) or not isinstance(found.content, contents.Table):
         return None
-    if isinstance(found.data, Parquet):
-        return _table(found, found.content, path)
-    return _table(_parquet(found.content, found.origin), found.content, path)
+    file = found if isinstance(found.data, Parquet) else _parquet(found.content, found.origin)
+    return Table(found.content, file, path)
 
 
 def joined_in(directory: Directory, path: str, name: str, may_be_empty: bool = False) -> Table:
@@ -191,7 +154,7 @@ def joined_in(directory: Directory, path: str, name: str, may_be_empty: bool = F
         others = ", ".join(printable(other) for other in tables_with_rows(directory))
         reason = f"has no table of {printable(name)}" + (f", but of {others}: use joined()" if others else "")
         raise Unsuited(reason, part=printable(path))
-    return _table(_parquet(table, directory.origin), table, f"{path}/{name}")
+    return Table(table, _parquet(table, directory.origin), f"{path}/{name}")
 
 
 def all_joined_in(directory: Directory, path: str) -> dict[str, Table]:
@@ -205,8 +168,3 @@ def _parquet(table: contents.Table, origin: Origin) -> File:
     # The files in a folder may change at any time: each call gets cache keys of its own.
     data = Parquet(table, origin.services.cache, (origin.identity, "table", next(_numbers)))
     return File(f"table{SUFFIX}", 0, origin, data, table)
-
-
-def _table(file: File, table: contents.Table, path: str) -> Table:
-    name = path.lstrip("/")
-    return Table(table, lambda: stream_of(file, name), name)

@@ -1,7 +1,8 @@
 """Mount: check, fork into a daemon, report readiness, and remove a mount point that was made for the mount.
 
-The fork comes before heavy imports and before threads are started. The child opens the sources and mounts; the parent
-waits on a pipe until the mount answers, or for the message that says why it does not.
+Each common mistake has a message of its own. The fork comes before heavy imports and before threads are started. The
+child opens the sources and mounts; the parent waits on a pipe until the mount answers, or for the message that says why
+it does not.
 """
 
 from __future__ import annotations
@@ -9,21 +10,25 @@ from __future__ import annotations
 import logging
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from glassfs.arguments import harmless
 from glassfs.errors import GlassfsError
 from glassfs.mount import logs, process, system
-from glassfs.mount.checks import check
 from glassfs.mount.errors import MountError
 from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.mount.options import MountOptions
+from glassfs.outputs import is_inside
 from glassfs.sandbox import pool
-from glassfs.source.remote.url import absolute
+from glassfs.source.mountinfo import FILE_SYSTEM, glassfs_devices
+from glassfs.source.remote.url import absolute, is_url, local_name, parsed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
+
+Serve = Callable[[Callable[[], None]], None]
+"""Opens the sources, mounts, and serves until the end; calls its argument when the mount answers."""
 
 
 def mount(
@@ -44,25 +49,29 @@ def mount(
         if removed:
             log.warning("%s", removed)
         process.raise_descriptor_limit()
+        paths, target = [*map(absolute, sources)], os.path.abspath(mountpoint)
+
+        def serve(ready: Callable[[], None]) -> None:
+            from glassfs.mount.session import MountSession
+
+            process.settle()
+            MountSession(paths, target, options, own is not None).run(ready)
+
         if is_daemon:
-            _start(sources, mountpoint, options, own)
+            _start(serve, own)
             at_end.pop_all()  # the daemon removes it
             return 0
-        from glassfs.mount.session import MountSession
-
-        process.settle()
-        session = MountSession([*map(absolute, sources)], mountpoint, options, own is not None)
-        session.run(lambda: _notify("READY=1", f"MAINPID={os.getpid()}"))
+        serve(lambda: _notify("READY=1", f"MAINPID={os.getpid()}"))
         _notify("STOPPING=1")
         return 0
 
 
-def _start(sources: Sequence[str], mountpoint: str, options: MountOptions, own: OwnMountPoint | None) -> None:
+def _start(serve: Serve, own: OwnMountPoint | None) -> None:
     """Fork into a daemon, and wait until the mount answers. Raises MountError with the reason if it does not."""
     readable, writable = os.pipe()
     if os.fork() == 0:
         os.close(readable)
-        _become_daemon(writable, sources, mountpoint, options, own)
+        _become_daemon(writable, serve, own)
     os.close(writable)
     with open(readable, encoding="utf-8", errors="replace") as pipe:
         answer = pipe.read()
@@ -70,23 +79,16 @@ def _start(sources: Sequence[str], mountpoint: str, options: MountOptions, own: 
         raise MountError(answer or "the daemon ended before the mount was ready; see the log")
 
 
-def _become_daemon(
-    pipe: int, sources: Sequence[str], mountpoint: str, options: MountOptions, own: OwnMountPoint | None,
-) -> None:
+def _become_daemon(pipe: int, serve: Serve, own: OwnMountPoint | None) -> None:
     """Serve as a daemon and never return. Errors before the mount is ready are written to the pipe."""
     status = 1
     try:
-        from glassfs.mount.session import MountSession
-
         # The second fork leaves a process that leads no session and so can get no terminal.
         os.setsid()
         if os.fork() != 0:
             os._exit(0)
-        paths = [absolute(source) for source in sources]
-        target = os.path.abspath(mountpoint)
         os.chdir("/")
-        process.settle()
-        MountSession(paths, target, options, own is not None).run(lambda: _detach(pipe))
+        serve(lambda: _detach(pipe))
         status = 0
     except GlassfsError as error:
         _report(pipe, str(error))
@@ -142,3 +144,63 @@ def _notify(*assignments: str) -> None:
             channel.sendto("\n".join(assignments).encode(), address)
         except OSError as error:
             log.warning("cannot notify the service manager: %s", error)
+
+
+def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> str:
+    """Check sources and mount point, and unmount a dead glassfs mount at the mount point; return a record about that.
+
+    The process must have one thread. A mount that hangs at the mount point does not make this hang. No server is
+    asked: the daemon opens remote sources. Raises MountError with what to do.
+    """
+    for source in sources:
+        check_source(source)
+    files = [local_name(source) for source in sources if not is_url(source)]
+    for source in files:
+        if not os.access(source, os.R_OK):
+            raise MountError(f"{source}: this user may not read it")
+        if os.stat(source).st_dev in glassfs_devices():
+            raise MountError(f"{source}: is on a mount of glassfs, which cannot be mounted again")
+    # Before anything touches the mount point: a dead mount there answers nothing, and one that hangs never does.
+    removed = _check_nothing_is_mounted(mountpoint)
+    if not os.path.exists(mountpoint):
+        raise MountError(f"{mountpoint}: the mount point does not exist; 'mkdir -p {mountpoint}' first")
+    if not os.path.isdir(mountpoint):
+        raise MountError(f"{mountpoint}: the mount point is not a directory")
+    if "nonempty" not in options.flags and os.listdir(mountpoint):
+        raise MountError(f"{mountpoint}: the mount point is not empty; choose an empty directory, or add -o nonempty")
+    for source in files:
+        if os.path.isdir(source) and is_inside(mountpoint, os.stat(source)):
+            advice = "choose a mount point outside of it"
+            raise MountError(f"{mountpoint}: lies inside {source}, which would then contain itself; {advice}")
+    for written in filter(None, (options.metrics, options.log_file)):
+        for folder in (mountpoint, *files):
+            if os.path.isdir(folder) and is_inside(os.path.dirname(os.path.abspath(written)), os.stat(folder)):
+                # Each line of a log about a change in the source would be a change in the source.
+                raise MountError(f"{written}: lies inside {folder}, and glassfs writes to it; name a file outside")
+    return removed
+
+
+def check_source(typed: str) -> None:
+    """Raise MountError for a local source that does not exist, and Refused for a URL that must not be typed."""
+    if is_url(typed):
+        parsed(typed)
+    elif not os.path.exists(local_name(typed)):
+        raise MountError(f"{local_name(typed)}: no such file or folder")
+
+
+def _check_nothing_is_mounted(mountpoint: str) -> str:
+    path = system.real_path(mountpoint)
+    existing = system.mount_at(path)
+    if existing is None or existing.file_system != FILE_SYSTEM:
+        return ""
+    from glassfs.mount import probe
+
+    (state,) = probe.ask([lambda: b"dead" if system.is_dead(path) else b"alive"])
+    if state == b"dead":
+        system.unmount(path, lazy=True)
+        return f"{mountpoint}: a glassfs mount whose daemon is gone was unmounted"
+    if state == b"alive":
+        advice = f"'glassfs umount {mountpoint}' first"
+        raise MountError(f"{mountpoint}: {existing.source} is mounted there already; {advice}")
+    advice = f"'glassfs umount --lazy {mountpoint}' removes it"
+    raise MountError(f"{mountpoint}: {existing.source} is mounted there and does not answer; {advice}")

@@ -100,21 +100,6 @@ class Inodes:
             raise NotADirectory("is not a directory", part=node.name)
         return node
 
-    def present(self, ident: int) -> Directory:
-        """Return the directory that is now where one in a folder, or a container, was when the kernel looked it up.
-
-        Raises Changed for one in a container, whose name is not known, and what the folder's ``child`` raises.
-        """
-        if ident == ROOT:
-            return self._root()
-        run = self._run(ident)
-        if run.node is None:
-            raise Changed("was replaced while it was open")
-        node = self.directory(run.parent).child(run.name)
-        if not isinstance(node, Directory):
-            raise NotADirectory("is not a directory", part=run.name)
-        return node
-
     def is_in_container(self, ident: int) -> bool:
         """Return whether that id is of a node in a container, not in a folder. Does no I/O."""
         return ident != ROOT and self._run(ident).node is None

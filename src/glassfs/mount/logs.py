@@ -22,8 +22,8 @@ from glassfs.settings import settings
 from glassfs.terminal import printable
 
 SYSLOG = "/dev/log"
-_INDENT = "    "
-_LEVELS = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_LEVELS = "776432"
+"""The levels of syslog(3) for tens of those of Python."""
 
 
 class Once(logging.Filter):
@@ -49,7 +49,7 @@ class LineFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         first, *traceback = super().format(record).split("\n")
-        return harmless("\n".join([first, *(_INDENT + printable(line) for line in traceback)]))
+        return harmless("\n".join([first, *("    " + printable(line) for line in traceback)]))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name is logging's
         return printable(super().formatMessage(record))
@@ -59,8 +59,8 @@ class JournalFormatter(LineFormatter):
     """Puts the level before each line (sd-daemon(3)); the journal adds time and process."""
 
     def format(self, record: logging.LogRecord) -> str:
-        level = next((number for least, number in _LEVELS if record.levelno >= least), 7)
-        return "\n".join(f"<{level}>{line}" for line in super().format(record).split("\n"))
+        level = f"<{_LEVELS[record.levelno // 10]}>"
+        return level + super().format(record).replace("\n", "\n" + level)
 
 
 def configure(log_file: str | None, is_daemon: bool) -> None:

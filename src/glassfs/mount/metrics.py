@@ -6,6 +6,7 @@ The file contains no name from sources or containers, and every user may read it
 from __future__ import annotations
 
 import errno
+import fcntl
 import logging
 import os
 import time
@@ -19,8 +20,6 @@ from glassfs.settings import settings
 
 log = logging.getLogger(__name__)
 
-FULL = (errno.ENOSPC, errno.EDQUOT)
-MODE = 0o644
 MARK = b"# HELP glassfs_uptime_seconds "
 """How the file begins."""
 _VALUES = (
@@ -38,19 +37,18 @@ _VALUES = (
 class Metrics:
     """The file at the absolute ``path``, with what ``status`` returns. One thread.
 
-    The label ``mount`` of all values is the name of the file without its suffix. ``write`` replaces the file, so that
-    readers see it whole; ``remove`` removes it at the end. What fails is logged.
+    The label ``mount`` of all values is the name of the file without its suffix. ``write`` writes the file at once;
+    ``remove`` removes it at the end. What fails is logged.
 
-    Only files of this class are replaced: at first one with its mark, which a killed mount leaves, then the one that it
-    wrote last. It holds a lock on that. The folder is opened once, so that no link leads to another one later.
+    Only files of this class are written: at first one with its mark, which a killed mount leaves, then the same one. It
+    holds a lock on that. The folder is opened once, so that no link leads to another one later.
 
     Raises MountError if something else has the name, or another mount writes to the file; one that is about to end
     gets a few seconds.
     """
 
     def __init__(self, path: str, status: Callable[[], dict[str, Any]]) -> None:
-        self._path = path
-        self._name = os.path.basename(path)
+        self._path, self._name = path, os.path.basename(path)
         self._status = status
         self._file = self._folder = -1
         end = time.monotonic() + settings.metrics_claim
@@ -64,31 +62,18 @@ class Metrics:
                         raise
                     time.sleep(0.05)
         except OSError as error:
-            if error.errno not in FULL:
-                self._release()
-                raise MountError(f"option metrics: {path}: {error.strerror}") from error
-            self._complain(error)  # the mount matters more
+            self._release()
+            raise MountError(f"option metrics: {path}: {error.strerror}") from error
 
     def write(self) -> None:
-        part = f".glassfs-{os.urandom(8).hex()}"
         try:
-            if self._file < 0 or not outputs.is_at(self._file, self._name, self._folder):
+            if not outputs.is_at(self._file, self._name, self._folder):
                 self._claim()
-            file = outputs.opened(part, MODE, self._folder)
-            try:
-                # Locked before it gets the name, so that no other mount finds it there without a lock.
-                outputs.is_locked(file)
-                os.fchmod(file, MODE)
-                with open(file, "w", encoding="ascii", closefd=False) as text:
-                    text.write("".join(self._lines()))
-                os.rename(part, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-            except BaseException:
-                os.close(file)
-                os.unlink(part, dir_fd=self._folder)
-                raise
-            self._hold(file)
+            text = "".join(self._lines()).encode("ascii")
+            os.pwrite(self._file, text, 0)
+            os.ftruncate(self._file, len(text))
         except OSError as error:
-            self._complain(error)
+            log.warning("%s: metrics cannot be written: %s", self._path, error.strerror)
 
     def remove(self) -> None:
         """Remove the file if the name still leads to it, and release it."""
@@ -104,7 +89,7 @@ class Metrics:
 
     def _claim(self) -> None:
         """Open and lock the file: a new one, or one that a killed mount left. Raises OSError."""
-        file = outputs.opened(self._name, MODE, self._folder)
+        file = outputs.opened(self._name, 0o644, self._folder)
         try:
             status = os.fstat(file)
             if status.st_size and os.pread(file, len(MARK), 0) != MARK:
@@ -113,19 +98,14 @@ class Metrics:
             is_fresh = time.time() - status.st_mtime < 3 * settings.metrics
             if (outputs.is_locked(file) and is_fresh) or not outputs.is_at(file, self._name, self._folder):
                 raise BlockingIOError(errno.EWOULDBLOCK, "another mount writes to it; name another file")
+            os.fchmod(file, 0o644)
+            fcntl.fcntl(file, fcntl.F_SETFL, 0)  # no O_APPEND, with which all is written at the end
         except BaseException:
             os.close(file)
             raise
-        self._hold(file)
-
-    def _hold(self, file: int) -> None:
-        """Keep the file that has the name now open, and with that its lock."""
-        before, self._file = self._file, file
-        if before >= 0:
-            os.close(before)
-
-    def _complain(self, error: OSError) -> None:
-        log.warning("%s: metrics cannot be written: %s", self._path, error.strerror)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = file
 
     def _lines(self) -> Iterator[str]:
         status = self._status()

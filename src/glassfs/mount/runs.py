@@ -19,7 +19,7 @@ from glassfs.tree.lease import Lease
 STRETCH = 32
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class HeldLease:
     """The lease on one version of a container or file, the number of runs that hold it, and cached nodes by id."""
 
@@ -28,7 +28,7 @@ class HeldLease:
     nodes: dict[int, Node] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Run:
     """The ids from ``first`` to before ``end``, to which the kernel holds ``held`` references in total.
 

@@ -7,7 +7,8 @@ Threads beside the engine's:
 ``glassfs-load``, at the start, loads the code that may be needed later;
 ``glassfs-metrics`` writes counters to a file, if asked to.
 
-A mount that nobody uses rests: it is woken by requests and by reports of changes, not by a clock.
+A mount that is not used rests: it is woken by requests and by reports of changes, and compares sources every few
+seconds.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class MountSession:
             sources, opening, audience, options.connection(), on_change=self._wake.set,
             on_drop=self.operations.inodes.drop_nodes, follows="follow_links" in options.flags,
         )
-        self._usage = Usage(self.sources.locations.values(), self.sources.made_of)
+        self._usage = Usage(self.sources.locations.values(), self.sources.containers.watcher.find)
         self.operations.has_presumed = self.sources.has_presumed
         self.engine = Engine(self.operations, self.failures, "debug" in options.flags)
         self._memory = process.FreeMemory()
@@ -159,7 +160,7 @@ class MountSession:
             _, paths, before = again.popleft()
             stale += before, self.operations.stale(paths, is_first=False)
         changed, self._changed = self._changed, set()
-        changed = changed.union(self.sources.heard())
+        changed = changed.union(self.sources.containers.watcher.changes())
         if changed:
             for path in changed:
                 log.info("%s has changed", f"{self.mountpoint}{path}")
@@ -199,7 +200,7 @@ class MountSession:
             metrics.write()
         metrics.remove()
 
-    def _poll(self) -> float | None:
+    def _poll(self) -> float:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""
         # Dropping blocks frees memory of the allocator, which the watch returns to the system.
         drops = self.cache.drops
@@ -208,12 +209,7 @@ class MountSession:
             self._changed = self._changed.union(changed)
         if changed or drops != self.cache.drops:
             self._wake.set()
-        unused = self._unused()
-        if unused < settings.rest_after:
-            return settings.watch
-        # What is not watched is compared, but more slowly: programs that use it make requests.
-        is_watched = self.sources.watch(self._touched.set)
-        return None if is_watched and unused > settings.cool_after else settings.rest
+        return settings.watch if self._unused() < settings.rest_after else settings.rest
 
     def status(self) -> dict[str, Any]:
         """Return the content of ``.glassfs/status.json``."""

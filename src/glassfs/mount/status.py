@@ -102,8 +102,6 @@ class OwnDirectory(Directory):
     ``owner`` is a user id and a group id.
     """
 
-    __slots__ = ("_outer", "_private", "_sources")
-
     def __init__(
         self, sources: Sources, status: Callable[[], bytes], omitted: Callable[[], bytes], owner: tuple[int, int],
     ) -> None:
@@ -142,14 +140,12 @@ class OwnDirectory(Directory):
 class OwnFile(File):
     """A file of the mount itself."""
 
-    __slots__ = ()
     is_of_mount = True
 
 
 class PrivateFile(OwnFile):
     """A file as it was at the time of the look-up. Only the owner of the mount may read it."""
 
-    __slots__ = ()
     is_volatile = True
 
     @property

@@ -34,8 +34,6 @@ JOURNAL = 256 << 10
 PAGE = 65536
 """The largest that SQLite has: a block is read page by page."""
 LARGEST_VALUE = 16 << 20
-ALONG_BYTES = 4096
-"""Larger values are not read along with others."""
 _BUSY = ("locked", "busy")
 _OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error", "locking protocol")
 """Words of SQLite's messages: its codes are known from Python 3.11 on."""
@@ -49,12 +47,6 @@ _TABLES = (
     f"PRAGMA user_version = {SCHEMA}",
 )
 _OLDEST = "DELETE FROM entries WHERE rowid = (SELECT min(rowid) FROM entries)"
-_WITH_OTHERS = """
-WITH wanted AS (SELECT rowid AS at FROM entries WHERE key = :key)
-SELECT key, checksum, data FROM entries, wanted
-WHERE entries.rowid BETWEEN at - at % :count AND at - at % :count + :count - 1
-    AND (entries.rowid = at OR length(data) <= :small) AND typeof(data) = 'blob'
-"""
 
 Data: TypeAlias = "bytes | bytearray | memoryview"
 Result = TypeVar("Result")
@@ -103,21 +95,6 @@ class PersistentCache:
 
         return self._do(do) or [None] * len(keys)
 
-    def find_with_others(self, key: bytes, count: int) -> dict[bytes, bytes]:
-        """Return up to ``count`` values that were stored in a row, among them the one of this key; nothing if it is not
-        stored. Of others only small ones.
-
-        Finding one by one takes longer, as most of that is locking the file. Rows begin at multiples of ``count``, so
-        that no value is in two of them.
-        """
-        def do(connection: sqlite3.Connection) -> dict[bytes, bytes]:
-            wanted = {"key": key, "count": count, "small": ALONG_BYTES}
-            rows = connection.execute(_WITH_OTHERS, wanted).fetchall()
-            found = ((row[0], _checked(connection, *row)) for row in rows)
-            return {other: data for other, data in found if data is not None}
-
-        return self._do(do) or {}
-
     def store(self, values: Mapping[bytes, Data]) -> None:
         """Store values, if possible, replacing those of equal keys; leave out those too large."""
         rows = [
@@ -126,9 +103,6 @@ class PersistentCache:
         ]
 
         def do(connection: sqlite3.Connection) -> None:
-            known = "SELECT 1 FROM entries WHERE key = ? AND checksum = ?"
-            if all(connection.execute(known, row[:2]).fetchone() for row in rows):
-                return
             # The lock for writing is taken first, so that no other process adds rows between the sum of the sizes and
             # the insertion.
             connection.execute("BEGIN IMMEDIATE")

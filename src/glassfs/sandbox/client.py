@@ -26,11 +26,10 @@ Outcome = tuple[Any, bytearray] | GlassfsError
 
 
 class Sandbox:
-    """Requests on the container ``source`` to a worker with the library ``library``, a module of this package."""
+    """Requests on the container ``source`` to a worker."""
 
-    def __init__(self, source: Source, library: str) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
-        self._library = f"glassfs.sandbox.{library}"
         self._lock = threading.Lock()
         self._verdict = ""
 
@@ -44,7 +43,7 @@ class Sandbox:
         killed = 0
         with work.holding(self._lock):
             while not self._verdict and killed < 2:
-                worker = pool().acquire(self, self._library, self._source.size)
+                worker = pool().acquire(self, self._source.size)
                 outcome: Outcome | None = None
                 try:
                     outcome = _Conversation(worker, self._source, most).run(message)
@@ -137,7 +136,6 @@ class _Conversation:
                 raise self._not_now(_text(payload))
             if isinstance(greeting, list) and greeting[:1] == [__version__]:  # an upgrade may come between
                 self.worker.process = greeting[1]
-                server.patience = settings.worker_next
                 self.until = time.monotonic() + settings.worker_silent
                 return
         pool().discard_server(server)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from h5py import h5a, h5d, h5g, h5l, h5o, h5s, h5t
 
-from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value
+from glassfs.sandbox.hdf5_values import MOST_TEXT, Id, attribute_value, declared
 
 MOST_LINKS = 100_000
 """Links of a group: each becomes a name in a listing. Objects of a container whose paths are found for references."""
@@ -25,11 +25,8 @@ MOST_NAMED = 1_000
 """Links near the root that are looked through, other files that these name, and parts of a virtual dataset."""
 
 # h5py makes references only of values that it has read itself.
-_library = ctypes.CDLL(h5d.__file__)
-_region, _dereferenced = _library.H5Rget_region, _library.H5Rdereference2
-_region.argtypes, _region.restype = (ctypes.c_int64, ctypes.c_int, ctypes.c_char_p), ctypes.c_int64
-_dereferenced.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int, ctypes.c_char_p
-_dereferenced.restype = ctypes.c_int64
+_region = declared("H5Rget_region", Id, Id, ctypes.c_int, ctypes.c_char_p)
+_dereferenced = declared("H5Rdereference2", Id, Id, Id, ctypes.c_int, ctypes.c_char_p)
 
 
 class Referred:

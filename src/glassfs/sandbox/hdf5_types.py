@@ -9,18 +9,12 @@ from typing import Any
 import numpy as np
 from h5py import h5t
 
-from glassfs.sandbox.hdf5_values import TIMES, native, text_of
+from glassfs.sandbox.hdf5_values import native, text_of
 
 _FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
     h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
 )
-_OTHERS = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.BITFIELD: "bit field", _ENUM: "enumeration",
-           h5t.TIME: "time"}
-_FLOATS = {size: [getattr(h5t, f"IEEE_F{8 * size}{order}") for order in ("LE", "BE")] for size in (2, 4, 8)}
-_INTEGERS = {
-    size: [getattr(h5t, f"STD_{kind}{8 * size}{order}") for kind in "IUB" for order in ("LE", "BE")]
-    for size in (1, 2, 4, 8)
-}
+_OTHERS = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.BITFIELD: "bit field", _ENUM: "enumeration"}
 _SHOWN = {
     ("array", "number"): "number", ("array", "text"): "text", ("array", "bytes"): "bytes",
     ("array", "compound"): "compound", ("rows", "number"): "ragged",
@@ -50,9 +44,6 @@ def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
     if code in (_VLEN, _ARRAY):
         base = described_type(kind.get_super(), depth + 1, bits)
         return _made_of("rows", base) if code == _VLEN else _made_of("array", base, kind.get_array_dims())
-    if code == h5t.TIME and bits == "b" and kind.get_size() in TIMES:
-        shown = TIMES[kind.get_size()]
-        return {"class": "number", "stored": None, "shown": shown, "name": shown}
     if code in (_OPAQUE, h5t.TIME):
         return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "time", "shown": f"|V{kind.get_size()}"}
     if code == _REFERENCE:
@@ -71,7 +62,9 @@ def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
 
 def _made_of(outer: str, base: dict[str, Any], dims: Sequence[int] = ()) -> dict[str, Any]:
     """Describe an array of these dimensions, or rows of variable length, whose values are of a type."""
-    what = "unknown" if base["class"] == "unknown" else _SHOWN.get((outer, base["class"]), "json")
+    what = _SHOWN.get((outer, base["class"]), "json")
+    if base["class"] == "unknown" or (outer, base["name"]) == ("rows", "time"):  # which the library does not convert
+        what = "unknown"
     if dims and what in ("number", "text", "bytes", "compound"):
         return {**base, "dims": [*dims, *base.get("dims", [])]}
     found = {"class": what, "name": f"{outer} of {_called(base)}"}
@@ -106,11 +99,12 @@ def _number(kind: Any, code: int, bits: str) -> dict[str, Any] | None:
     if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
         base = kind.get_super() if code == _ENUM else kind
         # Others are widened: of three bytes to four.
-        size = next((known for known in _INTEGERS if known >= size), 0)
+        size = next((known for known in (1, 2, 4, 8) if known >= size), 0)
         if not size:
             return None
         sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
-        is_plain = kind.get_size() == size and any(base.equal(known) for known in _INTEGERS[size])
+        usual = (f"STD_{one}{8 * size}{order}" for one in "IUB" for order in ("LE", "BE"))
+        is_plain = kind.get_size() == size and any(base.equal(getattr(h5t, name)) for name in usual)
         order = ">" if base.get_order() == h5t.ORDER_BE else "<"
         stored, shown = _descr(order, sign, size), _descr("<", sign, size)
         if code == _ENUM and _is_truth(kind):
@@ -155,11 +149,11 @@ def _is_complex(kind: Any) -> bool:
 
 
 def _float(kind: Any, size: int, letter: str) -> dict[str, Any] | None:
-    known = _FLOATS.get(size, [])
-    order = next((order for order, one in zip("<>", known, strict=False) if kind.equal(one)), "")
+    sizes = 2, 4, 8
+    order = next((one for one in "<>" if size in sizes and kind.equal(h5t.py_create(np.dtype(f"{one}f{size}")))), "")
     if not order:
         size = kind.dtype.itemsize  # of a float with the range of this one: bfloat16 has that of four bytes
-    if size not in _FLOATS:
+    if size not in sizes:
         return None
     item = size * (2 if letter == "c" else 1)
     shown = _descr("<", letter, item)

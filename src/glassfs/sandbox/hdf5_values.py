@@ -6,11 +6,9 @@ workers import this module.
 
 from __future__ import annotations
 
-import atexit
 import base64
 import ctypes
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from math import prod
 from typing import Any
 
@@ -25,76 +23,27 @@ MOST_TEXT = 8 << 20
 Refer = Callable[[Any, memoryview], Iterator[bytes]]
 """What yields the texts of references of a type: paths, and b"" for references to nothing."""
 
-# h5py does not offer these, or leaks what sequences refer to.
-_library = ctypes.CDLL(h5d.__file__)
-_native_type, _reclaim, _fill_value, _unregister = (
-    _library.H5Tget_native_type, _library.H5Treclaim, _library.H5Pget_fill_value, _library.H5Tunregister,
-)
-_read, _read_attribute = _library.H5Dread, _library.H5Aread
-_read.argtypes = *(ctypes.c_int64,) * 5, ctypes.c_void_p
-_read_attribute.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-_native_type.argtypes, _native_type.restype = (ctypes.c_int64, ctypes.c_int), ctypes.c_int64
-_reclaim.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-_fill_value.argtypes = ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-_unregister.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+# h5py does not offer some functions of the library, or leaks what sequences refer to. Symbols of the library are found
+# through any module of h5py.
+_library, Id = ctypes.CDLL(h5d.__file__), ctypes.c_int64
+
+
+def declared(name: str, result: Any, *arguments: Any) -> Any:
+    """Return a function of the library."""
+    found = getattr(_library, name)
+    found.argtypes, found.restype = arguments, result
+    return found
+
+
+_native_type = declared("H5Tget_native_type", Id, Id, ctypes.c_int)
+_reclaim = declared("H5Treclaim", ctypes.c_int, Id, Id, Id, ctypes.c_void_p)
+_fill_value = declared("H5Pget_fill_value", ctypes.c_int, Id, Id, ctypes.c_void_p)
+_read = declared("H5Dread", ctypes.c_int, Id, Id, Id, Id, Id, ctypes.c_void_p)
+_read_attribute = declared("H5Aread", ctypes.c_int, Id, Id, ctypes.c_void_p)
+_unregister = declared("H5Tunregister", ctypes.c_int, ctypes.c_int, ctypes.c_char_p, Id, Id, ctypes.c_void_p)
 for _name in (b"ibo", b"ibo(opt)"):
     # These swap the bytes of integers, and lose the sign of those that have fewer bits than their bytes.
     _unregister(-1, _name, -1, -1, None)
-
-
-TIMES = {4: "<i4", 8: "<f8"}
-"""The dtype of PyTables' times by their size: seconds, those of 64 bits with a fraction."""
-
-
-def _register_times(size: int, order: str) -> Any:
-    """Have the library convert times of PyTables, and return what has to be kept for that.
-
-    Those of 64 bits are stored as seconds in the upper and microseconds in the lower half.
-    """
-    def convert(_: int, __: int, command: Any, count: int, stride: int, ___: int, at: int) -> int:
-        if command[0] == 1:  # H5T_CONV_CONV; the others need nothing
-            step = stride or size
-            raw: Any = (ctypes.c_char * (step * count)).from_address(at)
-            stored = np.ndarray((count,), f"{'<' if order == 'LE' else '>'}i{size}", raw, 0, (step,))
-            values = stored if size == 4 else 1e-6 * stored.astype("<i4") + (stored >> 32)
-            np.ndarray((count,), TIMES[size], raw, 0, (step,))[:] = values
-        return 0
-
-    # The first arguments of ``H5T_conv_t``; those behind the values are not needed.
-    numbers, command = (ctypes.c_int64, ctypes.c_int64), ctypes.POINTER(ctypes.c_int)
-    made = ctypes.CFUNCTYPE(ctypes.c_int, *numbers, command, *(ctypes.c_size_t,) * 4)(convert)
-    kinds = getattr(h5t, f"UNIX_D{8 * size}{order}"), h5t.py_create(np.dtype(TIMES[size]))
-    _library.H5Tregister(0, b"time", *(ctypes.c_int64(kind.id) for kind in kinds), made)
-    return made
-
-
-_KEPT = [_register_times(size, order) for size in TIMES for order in ("LE", "BE")]
-# The library also calls what it knows when the process ends, after Python.
-atexit.register(_unregister, -1, b"time", -1, -1, None)
-
-
-def texts(dataset: Any, first: int, count: int, longest: int) -> tuple[list[int], list[bytes]]:
-    """Return the lengths of strings from number ``first`` on, in C order, also of those in arrays; and the strings.
-
-    Of more than 1 MiB only the first ones. Raises ValueError if one of these has more than ``longest``.
-    """
-    whole = kind = native(dataset.get_type())
-    inner = 1
-    while kind.get_class() == h5t.ARRAY:
-        inner *= prod(kind.get_array_dims())
-        kind = kind.get_super()
-    start, end = first // inner, -(-(first + count) // inner)
-    values = (value for raw in _held(whole, dataset, start, end) for value in _strings(kind, raw))
-    found: list[bytes] = []
-    left = PIECE
-    for value in islice(values, first % inner, first % inner + count):
-        left -= len(value)
-        if left < 0 and found:
-            break
-        if len(value) > longest:
-            raise ValueError(f"has a string of {len(value)} bytes")
-        found.append(value)
-    return list(map(len, found)), found
 
 
 def rows(dataset: Any, base: Any, first: int, count: int, has_values: bool) -> tuple[list[int], list[bytes]]:
@@ -221,13 +170,11 @@ def _values(kind: Any, raw: memoryview, left: list[int], refer: Refer | None = N
     code, size = kind.get_class(), kind.get_size()
     count = len(raw) // size
     # Bytes of a list and of a dictionary, beside what is in them, and of a number.
-    left[0] -= count * {h5t.VLEN: 64, h5t.COMPOUND: 240}.get(code, 40)
-    if left[0] < 0:
-        raise ValueError("is too large")
+    _take(left, count * {h5t.VLEN: 64, h5t.COMPOUND: 240}.get(code, 40))
     if code == h5t.STRING:
         found = []
         for value in _strings(kind, raw):
-            left[0] -= len(value)
+            _take(left, len(value))
             found.append(text_of(value))
         return found
     if code == h5t.VLEN:
@@ -242,7 +189,7 @@ def _values(kind: Any, raw: memoryview, left: list[int], refer: Refer | None = N
         if refer is None:
             return ["reference"] * count
         paths = [text_of(value) or None for value in refer(kind, raw)]
-        left[0] -= sum(len(path or "") for path in paths)
+        _take(left, sum(len(path or "") for path in paths))
         return paths
     if code == h5t.OPAQUE:
         return [bytes(raw[at : at + size]).hex() for at in range(0, len(raw), size)]
@@ -251,6 +198,12 @@ def _values(kind: Any, raw: memoryview, left: list[int], refer: Refer | None = N
     numbers = np.frombuffer(raw, kind.get_super().dtype if code == h5t.ENUM else kind.dtype)
     is_truth = code == h5t.ENUM and kind.dtype == np.bool_  # of any size in memory
     return [_number(value) for value in (numbers.astype(np.bool_) if is_truth else numbers).tolist()]
+
+
+def _take(left: list[int], size: int) -> None:
+    left[0] -= size
+    if left[0] < 0:
+        raise ValueError(f"has values of more than {MOST_TEXT >> 20} MiB")
 
 
 def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int], refer: Refer | None) -> list[Any]:

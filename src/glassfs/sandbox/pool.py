@@ -76,9 +76,9 @@ class SandboxWorker:
 
 
 class _Server:
-    """The process that forks workers with one library. Nothing waits for it but workers that have not greeted."""
+    """The process that forks workers. Nothing waits for it but workers that have not greeted."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self) -> None:
         if _MARK in os.environ:
             raise Unavailable(f"{sys.executable} was started as a Python interpreter, but is another program")
         python = interpreter()
@@ -99,7 +99,7 @@ class _Server:
             prints.setblocking(False)
             with its, prints:
                 self._process = subprocess.Popen(
-                    [python, *options, "-c", boot, str(its.fileno()), library],
+                    [python, *options, "-c", boot, str(its.fileno())],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=prints.fileno(), cwd="/",
                     pass_fds=(its.fileno(),), start_new_session=True, env=environment,
                 )
@@ -109,7 +109,7 @@ class _Server:
         self._errors.setblocking(False)
         self._printed = b""
         self.patience = settings.worker_first
-        """Seconds that its next worker may take to greet."""
+        """Seconds that a worker may take to greet."""
         self.used = time.monotonic()
 
     def start(self, number: int, size: int) -> socket.socket | None:
@@ -172,7 +172,7 @@ class Pool:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._workers: list[SandboxWorker] = []
-        self._servers: dict[str, _Server] = {}
+        self._server: _Server | None = None
         self._numbers = itertools.count(1)
         self._has_keeper = False
 
@@ -182,7 +182,7 @@ class Pool:
         with self._changed:
             return [worker.process for worker in self._workers]
 
-    def acquire(self, sandbox: object, library: str, size: int) -> SandboxWorker:
+    def acquire(self, sandbox: object, size: int) -> SandboxWorker:
         """Return the worker of ``sandbox``, which may be one that has not greeted yet.
 
         An owner of whom no worker is busy waits for no other owner, unless very many have one. The caller serializes
@@ -196,7 +196,7 @@ class Pool:
                     return worker
             while not work.patiently(lambda seconds: self._has_place(owner, seconds), settings.worker_source):
                 pass
-            worker = self._start(sandbox, library, size)
+            worker = self._start(sandbox, size)
             self._workers.append(worker)
             self._trim()
             if not self._has_keeper:
@@ -228,7 +228,8 @@ class Pool:
     def discard_server(self, server: _Server) -> None:
         """End a server of which a worker did not greet, with all its workers. The next request starts another one."""
         with self._changed:
-            self._servers = {library: one for library, one in self._servers.items() if one is not server}
+            if self._server is server:
+                self._server = None
             for worker in [one for one in self._workers if one.server is server]:
                 self._remove(worker)
         server.close()
@@ -236,13 +237,11 @@ class Pool:
     def close(self) -> None:
         """End all workers. The pool can still be used."""
         with self._changed:
-            for worker in self._workers:
-                worker.cut()
-            self._workers.clear()
-            for server in self._servers.values():
-                server.close()
-            self._servers.clear()
-            self._changed.notify_all()
+            for worker in list(self._workers):
+                self._remove(worker)
+            if self._server is not None:
+                self._server.close()
+                self._server = None
 
     def _has_place(self, owner: int, seconds: float) -> bool:
         """Return whether the owner may have one more worker, after waiting up to ``seconds`` for it if necessary."""
@@ -261,15 +260,15 @@ class Pool:
         self._changed.wait(seconds)
         return False
 
-    def _start(self, sandbox: object, library: str, size: int) -> SandboxWorker:
+    def _start(self, sandbox: object, size: int) -> SandboxWorker:
         """Start a worker, and before that the server if there is none or it has died."""
         number = next(self._numbers)
-        server = self._servers.get(library)
+        server = self._server
         connection = None if server is None else server.start(number, size)
         if server is None or connection is None:
             if server is not None:
                 server.close()
-            server = self._servers[library] = _Server(library)
+            server = self._server = _Server()
             connection = server.start(number, size)
         if connection is None:
             raise Unavailable("no worker process can be started: the process that starts workers ended at once")
@@ -302,7 +301,7 @@ class Pool:
                 for worker in list(self._workers):
                     if not worker.is_busy and (worker.used < idle_since or not worker.is_wanted):
                         self._drop(worker)
-                if not self._workers and all(server.used < idle_since for server in self._servers.values()):
+                if not self._workers and (self._server is None or self._server.used < idle_since):
                     self.close()
                     self._has_keeper = False
                     return

@@ -33,6 +33,8 @@ PAGE = 64 << 10
 _MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EPERM)
 """Errors of system calls, which a worker makes for no container. What the library raises for one has no such number."""
 
+_LIBRARY = "glassfs.sandbox.hdf5"
+"""The module that imports the library. It has ``open_container``, which returns the handler of a container."""
 Answer = tuple[Any, Iterable[bytes | bytearray]]
 """A JSON value, and bytes."""
 
@@ -83,27 +85,18 @@ def send(connection: socket.socket, kind: bytes, payload: bytes | bytearray | me
 
 def receive(connection: socket.socket) -> tuple[bytes, bytes]:
     """Return kind and payload of the next message. Raises EOFError if the other side has closed the socket."""
-    kind, size = wire.HEADER.unpack(_exactly(connection, wire.HEADER.size))
-    return kind, _exactly(connection, size)
-
-
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    buffer = bytearray(size)
-    view = memoryview(buffer)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            raise EOFError
-        view = view[count:]
-    return bytes(buffer)
+    header = connection.recv(wire.HEADER.size, socket.MSG_WAITALL)
+    if len(header) < wire.HEADER.size:
+        raise EOFError
+    kind, size = wire.HEADER.unpack(header)
+    return kind, connection.recv(size, socket.MSG_WAITALL)  # short at the end: the next call raises EOFError
 
 
 def main() -> None:
-    """Serve the socket with the descriptor in the first argument; the second names the module of the library."""
+    """Serve the socket with the descriptor in the first argument."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The module has ``open_container``, which returns the handler of a container.
-    open_container = import_module(sys.argv[2]).open_container
+    import_module(_LIBRARY)
     if not why_impossible():  # else no worker will serve
         keep_capabilities(OF_SERVER, OF_SERVER)
     gc.collect()
@@ -117,7 +110,7 @@ def main() -> None:
         for descriptor in descriptors:
             connection = socket.socket(fileno=descriptor)
             if kind == wire.START:
-                workers[number] = _start(control, connection, size, open_container)
+                workers[number] = _start(control, connection, size)
             else:
                 status = _end(workers.pop(number, 0))
                 with suppress(OSError):
@@ -125,9 +118,7 @@ def main() -> None:
             connection.close()
 
 
-def _start(
-    control: socket.socket, connection: socket.socket, size: int, open_container: Callable[[RemoteFile], Handler],
-) -> int:
+def _start(control: socket.socket, connection: socket.socket, size: int) -> int:
     """Fork a worker for a container of ``size`` bytes, and return its process id; 0, and say why, if that fails."""
     parent = os.getpid()
     try:
@@ -149,7 +140,7 @@ def _start(
             send(connection, wire.NOT_NOW, f"cannot be confined: {error.strerror or error}".encode())
         else:
             send(connection, wire.READY, json.dumps([__version__, os.getpid()]).encode())
-            _serve(connection, size, open_container)
+            _serve(connection, size)
     except (EOFError, OSError):
         status = 0
     finally:
@@ -165,7 +156,7 @@ def _end(process: int) -> int:
     return -1
 
 
-def _serve(connection: socket.socket, size: int, open_container: Callable[[RemoteFile], Handler]) -> None:
+def _serve(connection: socket.socket, size: int) -> None:
     """Answer requests until the sandbox closes the socket."""
     handler: Handler | None = None
     file = RemoteFile(connection, size)
@@ -179,12 +170,12 @@ def _serve(connection: socket.socket, size: int, open_container: Callable[[Remot
         resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
         try:
             if handler is None:
-                handler = open_container(file)
+                handler = sys.modules[_LIBRARY].open_container(file)
             value, data = handler(json.loads(payload))
             for piece in data:
                 for start in range(0, len(piece), PIECE):
                     send(connection, wire.DATA, piece[start : start + PIECE])
-            kind, answer = wire.ANSWER, json.dumps(value).encode()
+            kind, answer = wire.ANSWER, json.dumps(value, ensure_ascii=False).encode()
             if len(answer) > wire.LARGEST_ANSWER:
                 kind, answer = wire.ERROR, b"its description is too long"
         except MemoryError:

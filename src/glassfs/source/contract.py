@@ -176,16 +176,8 @@ class Store(ABC):
     def entry(self, path: Path) -> Entry:
         """Return what is at ``path`` now."""
 
-    def found(self, path: Path, ahead: int = 0, small: int = 0) -> tuple[Entry, Source | None]:
-        """Return what is at ``path`` now; if it is a file, also its source, if that costs less than opening it later.
-
-        The source must be closed. Its entry is the returned one. It may have read its first ``ahead`` bytes, or a file
-        of at most ``small`` bytes whole, as ``read_ahead`` does.
-        """
-        return self.entry(path), None
-
     def is_unchanged(self, path: Path, entry: Entry) -> bool:
-        """Return whether what is at ``path`` certainly has the stamp of ``entry``. It may cost less than ``entry``."""
+        """Return whether what is at ``path`` certainly has the stamp of ``entry``."""
         try:
             return self.entry(path).stamp == entry.stamp
         except GlassfsError:

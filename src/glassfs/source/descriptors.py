@@ -7,7 +7,7 @@ import os
 import resource
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Any, TypeVar
 from weakref import ref
 
 from glassfs.errors import Unavailable
@@ -32,17 +32,11 @@ class Descriptor:
         os.close(self.fd)
 
 
-class Holder(Protocol):
-    """A source that may hold a descriptor."""
+_Holders = OrderedDict[int, "ref[Any]"]
+"""Sources that may hold a descriptor. Their ``evict`` gives it up and returns whether there is none any more.
 
-    def evict(self, is_forced: bool = False) -> bool:
-        """Give up the descriptor, unregistered already; return whether there is none any more.
-
-        That of a deleted file in use, which could not be opened again, is given up only if ``is_forced``.
-        """
-
-
-_Holders = OrderedDict[int, "ref[Holder]"]
+That of a deleted file in use, which could not be opened again, is given up only if ``is_forced``.
+"""
 
 
 class Descriptors:
@@ -57,7 +51,7 @@ class Descriptors:
         self._lost: _Holders = OrderedDict()
         self._most = 0
 
-    def add(self, holder: Holder) -> None:
+    def add(self, holder: Any) -> None:
         """Register a source that has opened a descriptor; the oldest give up theirs if there are too many."""
         if len(self._holders) >= self._most:
             # Some at once, as asking for the limit takes as long as closing one.
@@ -67,7 +61,7 @@ class Descriptors:
                 self._reduce(self._lost, room_for_lost(), is_forced=True)
         self._holders[id(holder)] = ref(holder)
 
-    def discard(self, holder: Holder) -> None:
+    def discard(self, holder: Any) -> None:
         """Unregister a source that has closed its descriptor."""
         self._holders.pop(id(holder), None)
         self._lost.pop(id(holder), None)

@@ -12,10 +12,13 @@ import builtins
 import errno
 import os
 import stat
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache, partial
+from typing import TYPE_CHECKING
 
 from glassfs import work
 from glassfs.errors import Changed, GlassfsError, NotAllowed, NotFound, Unavailable
@@ -23,7 +26,9 @@ from glassfs.settings import settings
 from glassfs.source import descriptors, following, system
 from glassfs.source.contract import Entry, Kind, Path, Source, Store, Version
 from glassfs.source.local_source import MISSING, LocalSource, translated
-from glassfs.source.watched import Watched
+
+if TYPE_CHECKING:
+    from glassfs.source.watching import Watch
 
 _SEARCH = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -71,27 +76,11 @@ class LocalStore(Store):
     def entry(self, path: Path) -> Entry:
         self._renew_root(is_due=not path)
         try:
+            fd = system.opened_beneath(self._current_root().fd, path, _NAME_BENEATH)
+            entry = None if fd is None else self._entry_at(fd)
+            if entry is not None and entry.kind is not Kind.LINK:
+                return entry
             return self._entry(self._folder(path[:-1]), path[:-1], path[-1] if path else ".")
-        except _FAILURES as error:
-            raise self._explained(error, path) from None
-
-    def found(self, path: Path, ahead: int = 0, small: int = 0) -> tuple[Entry, Source | None]:
-        if not path:
-            return self.entry(path), None
-        # Most look-ups are of regular files that are opened next. Opening it at once costs less than asking what it is:
-        # its descriptor then has the attributes, the first bytes and the access list.
-        self._renew_root(is_due=False)
-        try:
-            root, name = self._current_root(), path[-1]
-            folder = self._folder(path[:-1], root)
-            if system.is_file(folder.fd, name, root.device):
-                work.check(small or ahead)
-                try:
-                    fd, entry, head = self._opened(os.open(name, _READ, dir_fd=folder.fd), ahead, small)
-                    return entry, LocalSource(self.open_descriptor, self.shown(path), path, entry, fd, head)
-                except OSError:  # not allowed, no descriptor, or replaced: what is there can be said all the same
-                    pass
-            return self._entry(folder, path[:-1], name), None
         except _FAILURES as error:
             raise self._explained(error, path) from None
 
@@ -108,26 +97,6 @@ class LocalStore(Store):
         except _FAILURES as error:
             raise self._explained(error, path) from None
         return ((name, entry) for name, entry in zip(names, entries, strict=True) if entry is not None)
-
-    def is_unchanged(self, path: Path, entry: Entry) -> bool:
-        self._renew_root(is_due=False)
-        try:
-            fd = system.opened_beneath(self._current_root().fd, path, _NAME_BENEATH)
-            if fd is None:
-                return super().is_unchanged(path, entry)
-            try:
-                return _stamp(os.fstat(fd)) == entry.stamp
-            finally:
-                os.close(fd)
-        except _FAILURES:
-            return False
-
-    def entries(self, path: Path, names: Sequence[str]) -> builtins.list[Entry | None]:
-        self._renew_root(is_due=not path)
-        try:
-            return self._entries(self._folder(path), path, names)
-        except _FAILURES as error:
-            raise self._explained(error, path) from None
 
     def open(self, path: Path) -> Source:
         self._renew_root(is_due=False)
@@ -166,29 +135,18 @@ class LocalStore(Store):
                 if error.errno != errno.ELOOP or not self.follows_links:
                     raise
                 return self._followed(folder, path)
-        fd, entry, _ = self._opened(fd)
-        return fd, entry
+        return fd, self._entry_of(fd)
 
-    def _opened(self, fd: int, ahead: int = 0, small: int = 0) -> tuple[int, Entry, bytes]:
-        """Return a descriptor of a regular file, its entry, and its first bytes, none if it is being changed.
-
-        These are ``ahead`` bytes, or all of at most ``small``. Closes the descriptor if it raises: OSError and
-        Unavailable.
-        """
+    def _entry_of(self, fd: int) -> Entry:
+        """Return the entry of an open regular file. Closes it if it raises: OSError and Unavailable."""
         try:
-            before = status = after = os.fstat(fd)
+            status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
                 raise OSError(errno.EINVAL, "is not a regular file")
-            head = os.pread(fd, small if before.st_size <= small else ahead, 0) if ahead else b""
             has_acl = self._known_acl(status)
-            if has_acl is None:  # what shows that the ACL did not change meanwhile shows it of the bytes, too
+            if has_acl is None:
                 status, has_acl = self._read_acl(fd, fd, status)
-                after = status
-            elif ahead:
-                after = os.fstat(fd)
-            if after.st_size != before.st_size or after.st_mtime_ns != before.st_mtime_ns:
-                head = b""
-            return fd, _described(status, has_acl), head
+            return _described(status, has_acl)
         except BaseException:
             os.close(fd)
             raise
@@ -214,15 +172,23 @@ class LocalStore(Store):
         status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
         has_acl = self._known_acl(status)
         if has_acl is None:
-            fd = descriptors.opened(lambda: os.open(name, _NAME, dir_fd=folder.fd))
-            try:
-                status, has_acl = self._read_acl(fd, f"/proc/self/fd/{fd}", os.fstat(fd))
-            finally:
-                os.close(fd)
-        entry = _described(status, has_acl)
+            entry = self._entry_at(descriptors.opened(lambda: os.open(name, _NAME, dir_fd=folder.fd)))
+        else:
+            entry = _described(status, has_acl)
         if entry.kind is Kind.LINK:
             return self._link(folder, path, name, entry._replace(target=os.readlink(name, dir_fd=folder.fd)))
         return entry
+
+    def _entry_at(self, fd: int) -> Entry:
+        """Return the entry of what is open as a name only (O_PATH), and close it. Raises OSError."""
+        try:
+            status = os.fstat(fd)
+            has_acl = self._known_acl(status)
+            if has_acl is None:
+                status, has_acl = self._read_acl(fd, f"/proc/self/fd/{fd}", status)
+            return _described(status, has_acl)
+        finally:
+            os.close(fd)
 
     def _link(self, folder: _OpenFolder, path: Path, name: str, link: Entry) -> Entry:
         """Return the entry of a link, or of the file to which it leads if it is followed."""
@@ -250,8 +216,8 @@ class LocalStore(Store):
 
         Raises NotAllowed if it is not followed. Changes of the file are not reported to watchers of the link's folder.
         """
-        fd, entry, _ = self._opened(following.opened(folder.fd, self.shown(path[:-1]), path[-1]))
-        return fd, entry._replace(has_other_names=True)
+        fd = following.opened(folder.fd, self.shown(path[:-1]), path[-1])
+        return fd, self._entry_of(fd)._replace(has_other_names=True)
 
     def _known_acl(self, status: os.stat_result) -> bool | None:
         """Return whether a file has an ACL that may deny what its mode grants; None if its ACL must be read."""
@@ -281,10 +247,9 @@ class LocalStore(Store):
                 return status, has_acl
         return status, True  # unknown: assume the stricter
 
-    def _folder(self, path: Path, root: _OpenFolder | None = None) -> _OpenFolder:
+    def _folder(self, path: Path) -> _OpenFolder:
         """Open the folder at ``path`` as a starting point, below the current root. Raises OSError and Unavailable."""
-        if root is None:
-            root = self._current_root()
+        root = self._current_root()
         if not path:
             return root
         fd = system.opened_beneath(root.fd, path, _SEARCH_BENEATH)
@@ -339,20 +304,75 @@ class LocalStore(Store):
         return NotFound("is not a valid file name", self.shown(path))  # a NUL, or a surrogate that stands for no byte
 
 
+class Watched:
+    """The watched folders of the store with its root at ``root``, by path. It holds no reference to the store.
+
+    inotify is loaded on the first request; without it nothing can be watched.
+
+    ``has_ended`` is set when a watch has ended: another folder may have replaced the root.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.has_ended = False
+        self._root = tuple(filter(None, root.split("/")))
+        self._lock = threading.Lock()
+        self._watches: dict[Path, Watch] = {}
+
+    def watch(
+        self, path: Path, notify: Callable[[Path, str], None], has_root: Callable[[tuple[int, int]], bool],
+    ) -> bool:
+        """Implement ``Store.watch``. ``has_root`` returns whether the store's root is the folder found at its path.
+
+        The folder watched is the one there now, while the store might still read from a replaced one.
+        """
+        if self.is_watched(path):
+            return True
+        if sys.platform != "linux":
+            return False
+        try:
+            # Import the name, not the module: while another thread's import fails, a partial module is visible.
+            from glassfs.source.watching import pool
+        except ImportError:
+            return False
+        watch = pool.watch((*self._root, *path), len(self._root), partial(self._notified, path, notify))
+        if watch is None:
+            return False
+        is_right = has_root(watch.root)
+        with self._lock:
+            is_first = not self.is_watched(path)
+            if is_right and is_first:
+                self._watches[path] = watch
+        if not (is_right and is_first):
+            watch.release()
+        return is_right and not (is_first and watch.is_over)
+
+    def is_watched(self, path: Path) -> bool:
+        known = self._watches.get(path)
+        return known is not None and not known.is_over
+
+    def close(self) -> None:
+        with self._lock:
+            watches, self._watches = self._watches, {}
+        for watch in watches.values():
+            watch.release()
+
+    def _notified(self, path: Path, notify: Callable[[Path, str], None], name: str, is_over: bool) -> None:
+        if is_over:
+            self.has_ended = True
+            with self._lock:
+                if path in self._watches and self._watches[path].is_over:
+                    del self._watches[path]
+        notify(path, name)
+
+
 class _OpenFolder(descriptors.Descriptor):
     """A descriptor of a folder on ``device``."""
 
-    __slots__ = ("_device",)
+    __slots__ = ("device",)
 
     def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self._device: int | None = -1
-
-    @property
-    def device(self) -> int | None:
-        if self._device == -1:
-            self._device = system.device_of(self.fd)
-        return self._device
+        super().__init__(fd)
+        self.device = system.device_of(fd)
 
 
 def _walked(start: str, folder: int | None, names: Iterable[str], refusal: OSError | None) -> int:
@@ -377,15 +397,11 @@ def _described(status: os.stat_result, has_acl: bool) -> Entry:
     # Nine bits cannot express which users an ACL names.
     permissions = mode & (0o700 if has_acl else 0o777)
     file_id = f"{volume}:{status.st_ino}"
-    version = Version(f"{file_id}:{size}:{mtime_ns}")  # as in ``_stamp``
+    version = Version(f"{file_id}:{size}:{mtime_ns}")
     return _new(Entry, (
         kind, version, file_id, f"{version}:{status.st_ctime_ns}", size, permissions, status.st_uid, status.st_gid,
         mtime_ns, "", volume, kind is Kind.FILE and status.st_nlink > 1, "",
     ))
-
-
-def _stamp(status: os.stat_result) -> str:
-    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}:{status.st_ctime_ns}"
 
 
 def _hidden(parent: os.stat_result) -> Entry:

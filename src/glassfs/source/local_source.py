@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -45,13 +44,13 @@ def translated(error: OSError, name: str) -> GlassfsError:
 class LocalSource(Source):
     """A regular file of a store in the version ``entry``; ``fd`` is its descriptor if it is open.
 
-    ``open_again`` opens it by its path. ``head`` are first bytes of this version, see ``read_ahead``.
+    ``open_again`` opens it by its path.
     """
 
     _is_closed = False
 
     def __init__(
-        self, open_again: Open, name: str, path: Path, entry: Entry, fd: int | None = None, head: bytes = b"",
+        self, open_again: Open, name: str, path: Path, entry: Entry, fd: int | None = None,
     ) -> None:
         self.name = name
         self.entry = entry
@@ -60,7 +59,6 @@ class LocalSource(Source):
         self._checked = (entry.size, entry.mtime_ns)
         self._lock = threading.Lock()
         self._opened = None if fd is None else Descriptor(fd)
-        self._head = head
         self._is_parked = fd is None
         if fd is not None:
             descriptors.pool.add(self)
@@ -76,17 +74,6 @@ class LocalSource(Source):
             raise self.outside(offset, wanted) from None
         if got != wanted:
             raise self.outside(offset, wanted)
-
-    def read(self, offset: int, size: int) -> bytes:
-        end = offset + size
-        if not 0 <= offset <= end <= self.entry.size:
-            return super().read(offset, size)
-        head = self._head
-        if end <= len(head):
-            return head[offset:end]
-        # The system writes into the result, so there is no buffer to copy it from.
-        found = self._done(size, offset, os.pread, size, offset)
-        return found if len(found) == size else super().read(offset, size)
 
     def mapped(self, offset: int, size: int) -> memoryview | None:
         return self._done(0, offset, _mapped, offset, size)
@@ -179,15 +166,12 @@ def _mapped(fd: int, offset: int, size: int) -> memoryview | None:
     """Return these bytes of an open file; None if they are not all in it or cannot be mapped now."""
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
     length = offset + size - start
-    # Before Python 3.13 each mapping holds a descriptor.
+    # Each mapping holds a descriptor.
     if not size or len(_mappings) >= 128:
         return None
     try:
-        if sys.version_info >= (3, 13):
-            pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start, trackfd=False)
-        else:
-            pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start)
-            _mappings.add(pages)
+        pages = mmap.mmap(fd, length, access=mmap.ACCESS_READ, offset=start)
     except (OSError, ValueError, OverflowError):  # no support by the file system, no descriptor, no address space
         return None
+    _mappings.add(pages)
     return memoryview(pages)[offset - start :]

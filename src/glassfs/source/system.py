@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import stat
 import struct
 import sys
 import threading
@@ -90,9 +89,9 @@ def has_acl(place: int | str) -> bool | None:
 
 
 class _Buffer(threading.local):
-    """Memory for ``struct statx`` (linux/stat.h): mask, mode and device are what is unpacked."""
+    """Memory for ``struct statx`` (linux/stat.h): major and minor number of the device are what is unpacked."""
 
-    unpack = struct.Struct("=I24xH106xII").unpack_from
+    unpack = struct.Struct("=136xII").unpack_from
 
     def __init__(self) -> None:
         self.raw = ctypes.create_string_buffer(256)
@@ -105,26 +104,13 @@ _flags = 0x100 | 0x800 | 0x4000
 _buffer = _Buffer()
 
 
-def _looked_up(folder: int, name: str) -> tuple[int, int, int] | None:
-    """Return mask, mode and device of ``name`` in the open ``folder``; None if that is not known."""
+def device_of(folder: int, name: str = ".") -> int | None:
+    """Return the device of ``name`` in the open ``folder``; None if it does not exist or the system cannot tell."""
     # Each thread has a buffer of its own: ctypes releases the GIL during the call.
     buffer = _buffer
     if _statx is None or _statx(folder, name.encode(_ENCODING, "surrogateescape"), _flags, 0, buffer.pointer) != 0:
         return None
-    mask, mode, major, minor = buffer.unpack(buffer.raw)
-    return mask, mode, os.makedev(major, minor)
-
-
-def device_of(folder: int, name: str = ".") -> int | None:
-    """Return the device of ``name`` in the open ``folder``; None if it does not exist or the system cannot tell."""
-    found = _looked_up(folder, name)
-    return None if found is None else found[2]
-
-
-def is_file(folder: int, name: str, device: int | None) -> bool:
-    """Return whether ``name`` is a regular file on the ``device`` of its folder, as far as the system can tell."""
-    mask, mode, on = _looked_up(folder, name) or (0, 0, None)
-    return mask & 0x01 == 1 and stat.S_ISREG(mode) and on == device  # STATX_TYPE
+    return os.makedev(*buffer.unpack(buffer.raw))
 
 
 def is_glassfs(folder: int, name: str, device: int | None) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from glassfs.formats.registry import may_be_container
+from glassfs.tree.build import NestedDirectory
 from glassfs.tree.containers.containers import Containers, ContainerSettings
-from glassfs.tree.nested import NestedDirectory
 from glassfs.tree.nodes import Directory, File, Node, Origin, Settled, Symlink
 from glassfs.tree.sources.sources import Sources
 from glassfs.tree.tree import Tree

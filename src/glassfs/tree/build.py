@@ -1,7 +1,7 @@
-"""Make nodes of contents: lazy directories, files of views, name collisions (docs/manual/contents.md, "Names").
+"""Make nodes of contents: lazy directories, files of views, containers inside containers, name collisions.
 
 Where names collide after escaping, directories merge. Of files the first in the container's order keeps the name; the
-others get ``~2``, ``~3`` … before the extension.
+others get ``~2``, ``~3`` … before the extension (docs/manual/contents.md, "Names" and "Containers in containers").
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import cached_property, partial
 from itertools import count, repeat
 from typing import TypeAlias
 
@@ -25,6 +25,7 @@ from glassfs.content import (
     Link,
     Member,
     Nested,
+    NestedSource,
     Omitted,
     Series,
     Stored,
@@ -32,9 +33,9 @@ from glassfs.content import (
 )
 from glassfs.content.allowance import OBJECT, held, held_by_content, held_by_member
 from glassfs.errors import Damaged, GlassfsError
+from glassfs.formats.registry import HEAD, INDEX, Head, may_be_container, recognise
 from glassfs.names import component, free_name, shown_at_root
 from glassfs.terminal import printable
-from glassfs.tree.nested import NestedDirectory, is_container
 from glassfs.tree.nodes import (
     NO_VIEWS,
     XATTR_PREFIX,
@@ -42,20 +43,22 @@ from glassfs.tree.nodes import (
     Facts,
     File,
     Node,
+    OpenNested,
     Origin,
     Settled,
+    Standing,
     Symlink,
+    error_of,
     held_by_names,
     inode,
     inodes_of,
     not_found,
-    stem,
     target_of,
 )
 from glassfs.tree.omissions import ERROR, Omission, as_attributes
 from glassfs.view import Key, data_of, file_of, folder_of, has_file
 
-LISTING_COST, NODE_COST = 4 * OBJECT, 5 * OBJECT
+LISTING_COST, NODE_COST = 4 * OBJECT, 7 * OBJECT
 """Approximate bytes of a cached directory, and of each child with its content, beside what their names hold."""
 FACTS_AT_ONCE = 64
 """Entries of a series whose names and inode numbers are made together: a reply to the kernel holds a few times more."""
@@ -63,6 +66,12 @@ DEEPEST = 256
 """The most directories that a name is split into; the rest of the name becomes one component."""
 CHECKED_AT_ONCE = 256
 """Members after which a listing continues only if a caller still waits for it."""
+
+MOST_DEPTH = 4
+"""Containers around a container that is still shown as a directory."""
+MOST_EXPANSION = 32
+"""Bytes of such a container for each byte that the outermost one stores of it: so compression inside compression costs
+no more than a file as large would."""
 
 _Run = tuple[int, list[Member]]
 """Members below a directory, and how many components of their names lead to it."""
@@ -78,33 +87,20 @@ class Draft:
     number of its components. The draft of a node never changes.
     """
 
-    __slots__ = ("groups", "runs")
-
     def __init__(self, *groups: Collection) -> None:
         self.groups = list(groups)
         self.runs: list[_Run] = []
 
-    def cost(self, below: Iterable[Below]) -> int:
-        """Return the approximate bytes that what is below takes beside its nodes."""
-        kept = 0
-        for draft in below:
-            if not isinstance(draft, Draft):
-                kept += held_by_content(draft)
-                continue
-            kept += sum(map(held_by_content, draft.groups))
-            for _, members in draft.runs:
-                # Without a group here these are members of one further up, and a reference takes 8 bytes.
-                kept += sum(map(held_by_member, members)) if self.groups else 8 * len(members)
-        return kept
-
-    def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission]]:
+    def opened(self, has_views: bool) -> tuple[dict[str, Below], list[Member], list[Omission], int]:
         """Return the directories right below, the members that become files here, and those that are not shown.
 
-        Without views, what only describes the members of groups is left out.
+        The last item is the approximate bytes that what is below takes beside its nodes. Without views, what only
+        describes the members of groups is left out.
         """
         directories: dict[str, Below] = {}
         files: list[Member] = []
         omitted: list[Omission] = []
+        kept = 0
         runs: list[tuple[int, Iterable[Member]]] = list(self.runs)
         for group in self.groups:
             runs.append((0, group.members() if isinstance(group, Group) and not has_views else members_of(group)))
@@ -121,6 +117,8 @@ class Draft:
                             last = name[depth]
                             onward = _below(directories, last).onward(depth + 1)
                         onward.append(member)
+                        # Further down these are members of a group further up, and a reference takes 8 bytes.
+                        kept += 8 if depth else held_by_member(member)
                         continue
                     name = (b"/".join(name[depth:]),)
                     member = Member(name, content)
@@ -135,12 +133,13 @@ class Draft:
                     files.append(member)
                     folder = folder_of(content)
                 if folder is not None:
+                    kept += held_by_content(folder)
                     shown = component(name[-1])
                     if shown in directories:
                         _below(directories, name[-1]).groups.append(folder)
                     else:
                         directories[shown] = folder
-        return directories, files, omitted
+        return directories, files, omitted, kept
 
     def onward(self, depth: int) -> list[Member]:
         """Return the list to which further members are appended."""
@@ -180,8 +179,6 @@ _Waiting = tuple[bytes, str, "Data | Collection | Link", Content]
 class ContentDirectory(Settled):
     """A directory of a container."""
 
-    __slots__ = ("_draft", "_is_mount_root")
-
     def __init__(self, name: str, ino: int, origin: Origin, draft: Draft, is_mount_root: bool = False) -> None:
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many directories
         self._draft = draft
@@ -200,9 +197,6 @@ class ContentDirectory(Settled):
         if number is None:
             raise not_found(name)
         return number, children.nodes[number]
-
-    def names(self) -> Iterator[str]:
-        return iter(self._children().numbers)
 
     def listing(self) -> Sequence[Node]:
         return self._children().nodes
@@ -225,8 +219,8 @@ class ContentDirectory(Settled):
         return self.origin.services.listings.children(self.origin, self.ino, self._make)
 
     def _make(self) -> Children:
-        directories, files, omitted = self._draft.opened(bool(self.origin.services.views))
-        cost = LISTING_COST + self._draft.cost(directories.values())
+        directories, files, omitted, kept = self._draft.opened(bool(self.origin.services.views))
+        cost = LISTING_COST + kept
         with self.origin.services.cache.measuring(cost + NODE_COST * (len(directories) + len(files))):
             return self._made(directories, files, omitted, cost)
 
@@ -320,8 +314,6 @@ def _numbered(original: bytes, suffix: str, number: str) -> str:
 class FieldsDirectory(Settled):
     """A directory of contents whose names are known before the contents are made. Nothing is cached."""
 
-    __slots__ = ("fields",)
-
     def __init__(self, name: str, ino: int, origin: Origin, fields: Fields) -> None:
         self.name, self.ino, self.origin = name, ino, origin
         self.fields = fields
@@ -330,17 +322,14 @@ class FieldsDirectory(Settled):
     def count(self) -> int:
         return len(self.fields.outline.names)
 
-    def found(self, name: str, is_whole: bool = True) -> tuple[int, Node]:
+    def found(self, name: str) -> tuple[int, Node]:
         # The only child that may have this name: the extension of a file is known once it is made.
         number = self.fields.outline.stems.get(name.partition(".")[0])
         if number is not None:
             node = self.at(number)
-            if name == node.name or (not is_whole and name == stem(node.name)):
+            if name == node.name:
                 return number, node
         raise not_found(name)
-
-    def named(self, name: str) -> Node:
-        return self.found(name, is_whole=False)[1]
 
     def at(self, number: int) -> Node:
         fields, origin, ino = self.fields, self.origin, self.ino
@@ -359,55 +348,46 @@ class FieldsDirectory(Settled):
         return {XATTR_PREFIX + "format": self.origin.format.encode(), XATTR_PREFIX + "key": self.fields.key}
 
 
-@lru_cache(1024)
-def _shape(digits: int, suffix: str) -> tuple[str, str]:
-    """Return one object for all directories of one shape, as there may be many."""
-    return f"%0{digits}d" + suffix.replace("%", "%%"), suffix
-
-
 class SeriesDirectory(Settled):
     """A directory of numbered contents. Nothing is cached."""
-
-    __slots__ = ("_series", "_shape")
 
     def __init__(self, name: str, ino: int, origin: Origin, series: Series) -> None:
         self.name, self.ino, self.origin = name, ino, origin
         self._series = series
-        self._shape: tuple[str, str] | None = None
 
-    def _shaped(self) -> tuple[str, str]:
-        """Return the pattern of all names, and the suffix in it, and keep both as ``_shape``."""
+    @cached_property
+    def _shape(self) -> tuple[str, str]:
+        """The pattern of all names, and the suffix in it."""
         series, suffix = self._series, ""
         if series.numbers and series.has_files and not series.is_mixed:
             suffix = file_of(series.item(series.numbers[0]), self.origin.services.cache, ()).suffix
-        self._shape = _shape(series.digits, suffix)
-        return self._shape
+        return f"%0{series.digits}d" + suffix.replace("%", "%%"), suffix
 
     @property
     def count(self) -> int:
         return len(self._series.numbers)
 
     def found(self, name: str, is_whole: bool = True) -> tuple[int, Node]:
-        pattern, suffix = self._shape or self._shaped()
+        pattern, suffix = self._shape
         digits = name.partition(".")[0] if self._series.is_mixed else name.removesuffix(suffix)
         if digits.isascii() and digits.isdigit() and len(digits) <= 20:
             number, numbers = int(digits), self._series.numbers
             position = bisect_left(numbers, number)
             if position < len(numbers) and numbers[position] == number:
                 node = self._node(number, pattern % number)
-                if name == node.name or (not is_whole and name == stem(node.name)):
+                if name == node.name or (not is_whole and name == digits):
                     return position, node
         raise not_found(name)
 
     def named(self, name: str) -> Node:
         if self._series.is_mixed:
             return self.found(name, is_whole=False)[1]
-        suffix = (self._shape or self._shaped())[1]
+        suffix = self._shape[1]
         return self.found(name if not suffix or name.endswith(suffix) else name + suffix)[1]
 
     def at(self, number: int) -> Node:
         named = self._series.numbers[number]
-        return self._node(named, (self._shape or self._shaped())[0] % named)
+        return self._node(named, self._shape[0] % named)
 
     def _node(self, number: int, name: str) -> Node:
         series, origin = self._series, self.origin
@@ -429,7 +409,7 @@ class SeriesDirectory(Settled):
             yield from super().facts(start, stop)
             return
         # Making contents and nodes would take several times as long.
-        pattern, parent = (self._shape or self._shaped())[0].encode(), self.ino
+        pattern, parent = self._shape[0].encode(), self.ino
         mode = origin.file_mode if series.has_files else origin.directory_mode if series.has_groups else Symlink.mode
         all_sizes = iter(sizes)
         for at in range(0, len(numbers), FACTS_AT_ONCE):
@@ -448,3 +428,51 @@ class SeriesDirectory(Settled):
         # The size of a content is that of its file only if the file shows the same bytes.
         is_shown_unchanged = isinstance(first, Stored) and data is first.data
         return series.sizes(start, stop) if series.sizes and is_shown_unchanged else None
+
+
+def is_container(nested: Nested) -> bool:
+    """Return whether a nested file is shown as a directory. It is opened later.
+
+    Its name decides, and its first bytes unless reading them takes a request. Raises Passing.
+    """
+    name = nested.key.decode("utf-8", "replace")
+    if not may_be_container(name) or name.lower().endswith(INDEX):  # there are no files beside it
+        return False
+    # Depth and expansion are those of the whole way from the outermost file, which a bomb would multiply.
+    source = NestedSource(nested)
+    if source.depth > MOST_DEPTH or source.expansion > MOST_EXPANSION:
+        return False
+    if source.is_remote:
+        return True
+    try:
+        head = Head(nested.first_bytes(HEAD), name.rpartition("/")[2], source.size)
+    except Damaged:
+        return False
+    return recognise(head) is not None
+
+
+class NestedDirectory(Standing):
+    """A container inside another one, opened when it is entered, or when its attributes are asked for.
+
+    If it cannot be opened, it contains nothing but its own file, and its attributes have the reason.
+    """
+
+    def __init__(self, name: str, ino: int, origin: Origin, content: Nested) -> None:
+        super().__init__(name, ino, origin)
+        self.content = content
+
+    @property
+    def file(self) -> File:
+        """Its bytes, which are in no listing."""
+        return File(self.name, self.ino, self.origin, self.content.data, self.content)
+
+    def opened(self) -> OpenNested:
+        return self.origin.services.nested(self.name, self.ino, self.origin, self.content)
+
+    def shown(self) -> Settled:
+        return self.opened().root
+
+    def xattrs(self) -> dict[str, bytes]:
+        opened = self.opened()
+        format_name = opened.container.format.encode()
+        return self.file.xattrs() | {XATTR_PREFIX + "format": format_name} | error_of(opened.root)

@@ -20,8 +20,6 @@ class Lease:
     lookup compared it with its store last, or made it, by ``time.monotonic``.
     """
 
-    __slots__ = ("__weakref__", "_lock", "_users", "compared", "is_replaced", "is_retired", "sources")
-
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
         self.compared = time.monotonic()

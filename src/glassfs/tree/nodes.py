@@ -10,8 +10,6 @@ import stat
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from sys import getsizeof
 from typing import NamedTuple, overload
 
 import xxhash
@@ -38,7 +36,7 @@ SIZING_BYTES = 1 << 30
 _INODE = (1 << 63) - 1  # some programs treat the number as signed
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class OpenNested:
     """A container inside another one, and its root directory."""
 
@@ -55,7 +53,7 @@ class Services(NamedTuple):
     views: ViewSet = NO_VIEWS
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Children:
     """The cached listing of a directory: its children in order, and the number of each name. Never changed.
 
@@ -84,7 +82,7 @@ class Access(NamedTuple):
         """
         first = entries[0]
         if len(entries) == 1:
-            return _access(first.permissions & 0o777, first.uid, first.gid)
+            return cls(first.permissions & 0o777, first.uid, first.gid)
         # The kernel checks one owner, one group and nine bits, so several files are reduced to the rights that each
         # of them gives. Too little is safe here; too much would show bytes that the user may not read.
         permissions = 0o777
@@ -92,16 +90,10 @@ class Access(NamedTuple):
             permissions &= entry.permissions
         if any((entry.uid, entry.gid) != (first.uid, first.gid) for entry in entries):
             permissions = (permissions & permissions >> 3 & permissions >> 6 & 7) * 0o111
-        return _access(permissions, first.uid, first.gid)
+        return cls(permissions, first.uid, first.gid)
 
 
-@lru_cache(256)
-def _access(permissions: int, uid: int, gid: int) -> Access:
-    """Return one object for the same rights: there may be many containers."""
-    return Access(permissions, uid, gid)
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(eq=False)
 class Origin:
     """What all nodes of one version of a container, of a file or of a folder have in common. Never changed.
 
@@ -147,8 +139,6 @@ class Node:
     Not an ABC: isinstance, called many times for each entry, would take five times as long.
     """
 
-    __slots__ = ("ino", "name", "origin")
-
     is_of_mount = False
     """Whether it belongs to the mount itself, so that the owner and mode options for sources do not apply to it."""
     is_volatile = False
@@ -171,8 +161,6 @@ class Node:
 
 class File(Node):
     """A regular file. Its size may need a pass over the data the first time, which may raise Damaged."""
-
-    __slots__ = ("content", "data")
 
     def __init__(self, name: str, ino: int, origin: Origin, data: Data, content: Content | None = None) -> None:
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call: there are many files
@@ -235,7 +223,6 @@ class File(Node):
 class Symlink(Node):
     """A symbolic link."""
 
-    __slots__ = ("target",)
     mode = stat.S_IFLNK | 0o777
 
     def __init__(self, name: str, ino: int, origin: Origin, target: str) -> None:
@@ -245,8 +232,6 @@ class Symlink(Node):
 
 class Directory(Node):
     """A directory. Methods that need the children may raise Damaged."""
-
-    __slots__ = ()
 
     @property
     def is_presumed(self) -> bool:
@@ -300,8 +285,6 @@ class Directory(Node):
 class Settled(Directory):
     """A directory of a container. Its children never change, and can be made from their index in the listing."""
 
-    __slots__ = ()
-
     @property
     @abstractmethod
     def count(self) -> int:
@@ -337,8 +320,6 @@ class Settled(Directory):
 class Standing(Settled):
     """A directory whose children are those of another one, which is looked up on each call."""
 
-    __slots__ = ()
-
     @abstractmethod
     def shown(self) -> Settled:
         """Return that directory. May raise any read error."""
@@ -373,9 +354,6 @@ class Standing(Settled):
     def omitted(self) -> Sequence[Omission]:
         return self.shown().omitted()
 
-    def named(self, name: str) -> Node:
-        return self.shown().named(name)
-
 
 def entered(find: Callable[[], Node]) -> Node:
     """Return the node that ``find`` returns, parsed if it is presumed to be a directory."""
@@ -389,15 +367,12 @@ def entered(find: Callable[[], Node]) -> Node:
 
 
 def held_by_names(node: Node) -> int:
-    """Return the bytes that the names of a child hold, and the description of its type."""
-    size = getsizeof(node.name)
-    if isinstance(node, Symlink):
-        size += getsizeof(node.target)
-    elif isinstance(node, File) and node.content is not None:
-        size += getsizeof(node.content.key)
-        if isinstance(node.content, Array):
-            size += 3 * len(node.content.dtype)  # a long one is held as text and in headers
-    return size
+    """Return the bytes that the original name of a child holds, or a link's target, and the description of its type."""
+    content = node.content if isinstance(node, File) else None
+    if content is None:
+        return len(node.target) if isinstance(node, Symlink) else 0
+    # A long description is held as text and in headers.
+    return len(content.key) + (3 * len(content.dtype) if isinstance(content, Array) else 0)
 
 
 def target_of(link: Link) -> str:
@@ -412,8 +387,6 @@ def facts_of(node: Node) -> Facts:
 
 class _Numbered(Sequence[Node]):
     """The listing of a settled directory, which makes its children on access."""
-
-    __slots__ = ("_count", "_directory")
 
     def __init__(self, directory: Settled) -> None:
         self._directory = directory
@@ -436,8 +409,6 @@ class _Numbered(Sequence[Node]):
 
 class FixedDirectory(Directory):
     """A directory with given children."""
-
-    __slots__ = ("_children",)
 
     def __init__(self, name: str, ino: int, origin: Origin, children: Mapping[str, Node]) -> None:
         super().__init__(name, ino, origin)

@@ -16,10 +16,6 @@ from glassfs.view import available
 
 ROOMS = ("cache", "codec", "content", "datasets", "formats", "layouts", "persistent", "source", "tree", "view")
 REMOTE = "glassfs.source.remote"
-BATCH = "glassfs.datasets.batch"
-"""What only commands need."""
-SANDBOX = "glassfs.sandbox.client"
-"""Of this room a mount needs only what starts worker processes."""
 LIBRARIES = (
     "numpy", "PIL", "PIL.Image", "PIL.ImageFile", "PIL.JpegImagePlugin", "PIL.PngImagePlugin", "PIL.WebPImagePlugin",
     "zstandard", "lz4", "lz4.block", "lz4.frame", "crc32c", "xxhash", "zlib_ng", "zlib_ng.zlib_ng", "inotify_simple",
@@ -35,10 +31,10 @@ and would find it half made.
 
 def preload() -> None:
     """Import what is not loaded yet. Takes some 0.3 s of processor time and 25 MiB, most of it for numpy and Pillow."""
-    for name in (*(f"glassfs.{room}" for room in ROOMS), SANDBOX, *LIBRARIES):
+    for name in (*(f"glassfs.{room}" for room in ROOMS), "glassfs.sandbox.client", *LIBRARIES):
         _import(name)
-    # Code for servers counts only if one is used.
-    left_out = (BATCH,) if f"{REMOTE}.open" in sys.modules else (BATCH, REMOTE)
+    # Code for servers counts only if one is used, and only commands need batches.
+    left_out = ("glassfs.datasets.batch", *([] if f"{REMOTE}.open" in sys.modules else [REMOTE]))
     for room in ROOMS:
         for found in walk_packages(sys.modules[f"glassfs.{room}"].__path__, f"glassfs.{room}."):
             if not found.name.startswith(left_out):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Iterator, Sequence
 
 from glassfs.errors import Changed, GlassfsError, IsADirectory, NotADirectory, NotFound
@@ -139,15 +140,4 @@ def demand_shallow(directory: Directory, depth: int) -> None:
 
 def normal(path: str) -> str:
     """Return the path with a leading slash, no trailing one, no ``.``, and ``..`` resolved within the root."""
-    path = "/" + path.strip("/")
-    if "//" not in path and "/." not in path:  # as mostly
-        return path
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    if ".." in parts:
-        named, parts = parts, []
-        for part in named:
-            if part == "..":
-                del parts[-1:]
-            else:
-                parts.append(part)
-    return "/" + "/".join(parts)
+    return posixpath.normpath("/" + path.strip("/"))

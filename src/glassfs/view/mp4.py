@@ -18,7 +18,6 @@ from functools import lru_cache, partial
 from typing import Any, TypeGuard
 
 from glassfs.cache import BlockCache
-from glassfs.cache.cores import LEAST_AHEAD
 from glassfs.codec import h264
 from glassfs.content import Array, Blocked, Concatenated, Memory, Regular, Rendered, Video
 from glassfs.content.video import video_of
@@ -26,6 +25,7 @@ from glassfs.errors import LASTING, Damaged, GlassfsError, TooLarge
 from glassfs.lazy import np
 from glassfs.view import planes
 from glassfs.view.contract import Key, Shown, View
+from glassfs.work import LEAST_AHEAD
 
 Rate = tuple[int, int]
 
@@ -199,7 +199,7 @@ def _moov(width: int, height: int, pace: Rate, count: int, start: int) -> bytes:
                     _box(b"dinf", _full(b"dref", 0, 0, struct.pack(">I", 1), _full(b"url ", 0, 1))),
                     _box(
                         b"stbl",
-                        _full(b"stsd", 0, 0, struct.pack(">I", 1), _avc1(width, height, second / frame)),
+                        _full(b"stsd", 0, 0, struct.pack(">I", 1), _avc1(width, height)),
                         _full(b"stts", 0, 0, struct.pack(">III", 1, count, frame)),
                         _full(b"stsc", 0, 0, struct.pack(">IIII", 1, 1, count, 1)),
                         _full(b"stsz", 0, 0, struct.pack(">II", h264.size_of(width, height), count)),
@@ -211,14 +211,14 @@ def _moov(width: int, height: int, pace: Rate, count: int, start: int) -> bytes:
     )
 
 
-def _avc1(width: int, height: int, fps: float) -> bytes:
+def _avc1(width: int, height: int) -> bytes:
     wide, high = h264.shown(width), h264.shown(height)
     colors = struct.pack(">4sHHHB", b"nclx", *h264.COLORS, h264.FULL_RANGE << 7)
     return _box(
         b"avc1",
         struct.pack(">6xH16xHHIII", 1, wide, high, 72 << 16, 72 << 16, 0),
         struct.pack(">H32xHh", 1, 24, -1),
-        _box(b"avcC", h264.configuration(width, height, fps)),
+        _box(b"avcC", h264.configuration(width, height)),
         _box(b"colr", colors),
         _box(b"pasp", struct.pack(">II", 1, 1)),
     )

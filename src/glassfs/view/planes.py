@@ -62,7 +62,7 @@ def strips(
     spans = [(first, min(step, height - first)) for first in range(0, height, step)]
     if isinstance(content, Image) and (content.width, content.height) == (width, height):
         for first, count in spans:
-            yield _planes(_image(content, first, count, cache, shown))
+            yield _planes(_image(content, first, count, shown))
         return
     # Scaling and decoding need all pixels of the image; only its strips are made of that one at a time.
     with _whole(content, cache, shown) as whole:
@@ -96,7 +96,7 @@ def _whole(content: Content, cache: BlockCache, shown: Callable[[], Range]) -> I
     if isinstance(content, Image):
         _demand_few(content.width, content.height)
         with cache.reserved(COST * content.width * content.height):
-            yield _image(content, 0, content.height, cache, shown)
+            yield _image(content, 0, content.height, shown)
     elif isinstance(content, EncodedImage):
         with _decoded(content, cache) as decoded:
             yield _ready(decoded, shown)
@@ -111,8 +111,7 @@ def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]
     if data.size > images.MOST_BYTES:
         raise TooLarge(f"an image of {data.size} stored bytes is too large for a video")
     with cache.measuring(images.COPIES * data.size):
-        with cache.waiting():
-            stored = data.read(0, data.size)
+        stored = data.read(0, data.size)
         # A small file can make a decoder work for minutes: it is refused before anything is decoded.
         if not images.is_quick(stored, media):
             raise TooLarge("an image of so many scans takes too long to decode for a video")
@@ -129,15 +128,13 @@ def _demand_few(width: int, height: int, most: int = images.MOST_PIXELS) -> None
         raise TooLarge(f"an image of {width} x {height} pixels is too large for a video")
 
 
-def _image(image: Image, first: int, rows: int, cache: BlockCache, shown: Callable[[], Range]) -> Pillow.Image:
+def _image(image: Image, first: int, rows: int, shown: Callable[[], Range]) -> Pillow.Image:
     """Return rows of pixels from number ``first`` on, without alpha."""
     from PIL import Image as Pillow
 
     size, count = (image.width, rows), image.channels if image.is_planar else 1
     row = image.width * image.channels // count * image.bits // 8
-    planes: list[Any]
-    with cache.waiting():
-        planes = [image.data.read((plane * image.height + first) * row, rows * row) for plane in range(count)]
+    planes: list[Any] = [image.data.read((plane * image.height + first) * row, rows * row) for plane in range(count)]
     if image.bits == 16:
         planes = [_shallow(_deep(plane), shown()) for plane in planes]
     if image.is_planar and image.channels > 1:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from glassfs.cli.episodes import Rows
 from glassfs.cli.export import Exporting
-from glassfs.cli.exporting import ExportJob, Links
+from glassfs.cli.exporting import KEEP, ExportJob
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
 from glassfs.datasets.batch import found
@@ -105,18 +105,19 @@ PATHS = st.lists(st.binary(min_size=1).map(os.fsdecode), unique=True)
 
 def test_only_the_first_faults_are_reported() -> None:
     faults = Problems()
-    assert all(faults.add(Problem("/x", f"{number}")) for number in range(MOST_FAULTS))
-    assert (len(faults.all), faults.others) == (MOST_FAULTS, ())
-    assert not any(faults.add(Problem("/x", "more")) for _ in range(234))
+    for number in range(MOST_FAULTS):
+        faults.add(Problem("/x", f"{number}"))
+    assert len(faults.all) == MOST_FAULTS
+    for _ in range(234):
+        faults.add(Problem("/x", "more"))
     assert [str(fault) for fault in faults.all[-2:]] == [f"/x: {MOST_FAULTS - 1}", "and 234 more"]
-    assert faults.all[-1:] == faults.others
 
 
 def test_work_is_pickled_with_its_connection() -> None:
     connection = Connection(endpoint="http://127.0.0.1:9", key="known")
     for work in (
         Verification(connection, 2), Rows(connection, "csv", "success"),
-        Exporting(ExportJob("/a", "a", "/b", "b", Existing.RESUME, Links.KEEP, {"/": "/"}, "jsonl", connection)),
+        Exporting(ExportJob("/a", "a", "/b", "b", Existing.RESUME, KEEP, {"/": "/"}, "jsonl", connection)),
     ):
         found = pickle.loads(pickle.dumps(work))
         assert found == work

@@ -131,7 +131,7 @@ def test_stop_does_not_wait_for_half_a_result(tmp_path: Path) -> None:
     code = f"""
 import os, time
 from glassfs.datasets.batch.workers import Processes
-from glassfs.cli.stopping import leave
+from glassfs.cli import leave
 from tests.datasets.batch.works import write_half
 if __name__ == "__main__":
     workers = Processes(1)

@@ -29,8 +29,8 @@ READERS = 8
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make blocks small, so that an object has many."""
     monkeypatch.setattr(module, "BLOCK", PAGE)
-    monkeypatch.setattr(module._ReadAhead, "SHORT", 3 * PAGE)
-    monkeypatch.setattr(module._ReadAhead, "NEAR", 4 * PAGE)
+    monkeypatch.setattr(module, "SHORT", 3 * PAGE)
+    monkeypatch.setattr(module, "NEAR", 4 * PAGE)
 
 
 class Wild(CountingServer):

@@ -12,7 +12,6 @@ from glassfs.cache import BlockCache
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, Unavailable
 from glassfs.settings import settings
 from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
-from glassfs.source.remote.server import Facts
 from tests.source.remote.counting import (
     PAGE,
     PATH,
@@ -174,9 +173,6 @@ class Disk(DiskCache):
     def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         wait_for(self.wait)
         self.kept[object_key, validator, number, len(data)] = bytes(data)
-
-    def note_facts(self, object_key: str, facts: Facts) -> None:
-        """Facts are not kept."""
 
 
 @pytest.mark.parametrize("is_stuck", [False, True])

@@ -86,23 +86,16 @@ class Problems:
         """Of faults, and of what is omitted."""
         self._is_passing = False
 
-    def add(self, fault: Problem) -> bool:
-        """Add a fault; return whether it is reported and not only counted."""
+    def add(self, fault: Problem) -> None:
         self._counts[fault.is_omitted] += 1
         if self._counts[fault.is_omitted] <= MOST_FAULTS:
             self._reported.append(fault)
-            return True
-        self._is_passing = self._is_passing or fault.is_passing
-        return False
-
-    @property
-    def others(self) -> tuple[Problem, ...]:
-        """The faults that count those not reported, if any."""
-        return tuple(
-            Problem("", f"and {count - MOST_FAULTS:,} more", self._is_passing, is_omitted)
-            for is_omitted, count in self._counts.items() if count > MOST_FAULTS
-        )
+        else:
+            self._is_passing = self._is_passing or fault.is_passing
 
     @property
     def all(self) -> tuple[Problem, ...]:
-        return (*self._reported, *self.others)
+        return (*self._reported, *(
+            Problem("", f"and {count - MOST_FAULTS:,} more", self._is_passing, is_omitted)
+            for is_omitted, count in self._counts.items() if count > MOST_FAULTS
+        ))

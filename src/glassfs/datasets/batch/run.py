@@ -63,14 +63,6 @@ class RunPlan:
         """Whether no option for many containers was given."""
         return self.is_here and self.shard == Shard() and not self.report
 
-    @property
-    def threads(self) -> int:
-        """Threads per container, 0 for one per core."""
-        if self.is_here:
-            return 0
-        # Simultaneous workers share the cores of this machine; those of a cluster have their own.
-        return 1 if self.scheduler else max(1, cores() // (self.jobs or cores()))
-
     def workers(self) -> AbstractContextManager[Workers | None]:
         """Start the workers for a ``with``; None if this process does the work."""
         if self.is_here:

@@ -21,7 +21,6 @@ from multiprocessing.connection import wait
 from types import TracebackType
 from typing import Any
 
-from glassfs import installing
 from glassfs.datasets.batch.contract import BatchError
 from glassfs.settings import settings
 
@@ -152,7 +151,7 @@ class Cluster(Workers):
         try:
             import distributed
         except ImportError:
-            raise BatchError(f"--scheduler needs Dask: {installing.command('dask')}") from None
+            raise BatchError("--scheduler needs Dask: install glassfs[dask]") from None
         self.name = address
         self.lost = (distributed.KilledWorker,)
         # Their messages are for the cluster's administrator; the user gets one sentence.

@@ -1,8 +1,8 @@
 """HDF5 (``.h5``, ``.hdf5``): groups and datasets.
 
-h5py reads the metadata in a sandbox (``glassfs.sandbox``), which needs the extra ``hdf5``. ``description`` checks its
-answers, ``group`` makes contents of objects, ``dataset`` those of datasets; ``chunks`` and ``filters`` read chunks in
-this process, ``elements`` has the worker read what only the library decodes.
+h5py reads the metadata in a sandbox (``glassfs.sandbox``), which needs the extra ``hdf5``. ``elements`` has requests to
+it, ``description`` checks its answers, ``group`` makes contents of objects, ``dataset`` those of datasets; ``chunks``
+and ``filters`` read chunks in this process.
 
 Metadata that libhdf5 cannot read, or that make it crash, raise Damaged where they are needed. Any thread.
 
@@ -11,30 +11,20 @@ Facts: docs/formats/hdf5.md; § in this package cites its sections.
 
 from __future__ import annotations
 
-from enum import IntFlag
 from functools import lru_cache
 from importlib.util import find_spec
 
-from glassfs import installing
 from glassfs.content import Container
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.hdf5 import description
-from glassfs.formats.hdf5.answers import WorkerAnswers
-from glassfs.formats.hdf5.arrays import ArrayListing
-from glassfs.formats.hdf5.group import GroupListing
+from glassfs.formats.hdf5.elements import WorkerAnswers
+from glassfs.formats.hdf5.group import ArrayListing, GroupListing
 from glassfs.formats.hdf5.outside import OtherFiles
 from glassfs.formats.registry import BUILT_IN, HEAD, Format, Head, Opening
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 NEAR, FAR = (0, 512, 1024, 2048), tuple(1 << bits for bits in range(12, 21))
 """Where the superblock may begin, behind a user block; in FAR only that of a file whose name says that it is HDF5."""
-
-
-class WriterFlag(IntFlag):
-    """Flags of the writer in a superblock of version 3 (§1)."""
-
-    IS_WRITTEN = 1
-    IS_SWMR = 4
 
 
 def recognises(head: Head) -> bool:
@@ -51,12 +41,10 @@ def open_hdf5(opening: Opening) -> Container:
     version = head.part(start + len(MAGIC), 1)
     if not version:
         raise Damaged("is cut short", source.name)
-    flags = _flags(head, start)
-    if flags:
-        what = "SWMR writing" if flags & WriterFlag.IS_SWMR else "writing"
-        reason = f"is open for {what}, or its writer was killed: close it there, or repair it with h5clear"
+    if _is_written(head, start):
+        reason = "is open for writing, or its writer was killed: close it there, or repair it with h5clear"
         raise Refused(reason, source.name)
-    answers = WorkerAnswers(opening, opening.sandbox("hdf5"))
+    answers = WorkerAnswers(opening)
     answer = answers.described({"do": "open"})
     root = description.described(answer)
     others = OtherFiles(opening, description.files(answer))
@@ -65,19 +53,20 @@ def open_hdf5(opening: Opening) -> Container:
     return Container(
         "hdf5", str(version[0]), listing.root(root), [source, *others.sources], facts, is_generic=True,
         prepare=listing.prepare, arrays=lambda: ArrayListing(opening, answers, others).root(root),
+        held=lambda: listing.held,
     )
 
 
 def is_slow(head: Head) -> bool:
     """Return whether opening a file takes a worker: others are refused at once, and never listed as directories."""
     start = _start(head)
-    return is_installed() and start is not None and not _flags(head, start)
+    return is_installed() and start is not None and not _is_written(head, start)
 
 
-def _flags(head: Head, start: int) -> int:
-    """Return the flags of a writer that has the file open, or had when it was killed."""
+def _is_written(head: Head, start: int) -> bool:
+    """Return whether a writer has the file open, or had when it was killed: flags 1 and 4 of a superblock (§1)."""
     version, flags = head.part(start + len(MAGIC), 1), head.part(start + 11, 1)
-    return flags[0] & (WriterFlag.IS_WRITTEN | WriterFlag.IS_SWMR) if flags and version[0] == 3 else 0
+    return bool(flags) and version[0] == 3 and bool(flags[0] & 5)
 
 
 def _start(head: Head) -> int | None:
@@ -94,7 +83,7 @@ def is_installed() -> bool:
 
 
 def missing() -> str:
-    return "" if is_installed() else f"needs h5py: {installing.command('hdf5')}"
+    return "" if is_installed() else "needs h5py: install glassfs[hdf5]"
 
 
 FORMAT = Format("hdf5", recognises, open_hdf5, is_slow=is_slow, missing=missing)

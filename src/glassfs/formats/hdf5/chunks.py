@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import product
 from math import prod
@@ -17,14 +17,12 @@ from typing import NamedTuple, TypeAlias
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.cache.cores import LEAST_AHEAD, core
 from glassfs.cache.filling import Filling
 from glassfs.content import Converted, Data, Extent, Rendered, Zeros
-from glassfs.content.data import Encoded, SizedData
-from glassfs.content.parts import Concatenated
+from glassfs.content.data import SizedData
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import filters
-from glassfs.formats.hdf5.description import Filter
+from glassfs.formats.hdf5.description import Dataset, Filter
 from glassfs.lazy import np
 from glassfs.sizes import PIECE
 from glassfs.source import Source
@@ -35,10 +33,6 @@ Axis: TypeAlias = "tuple[int, int, int]"
 
 RECORD = struct.Struct("<4Q")
 """A stored chunk in the index: its number, offset, size and filter mask."""
-NOT_FOUND = 1 << 32
-"""In the filter mask of a chunk: the library lists it, but does not find it by its key (§4)."""
-MOST_COMPARED = 1 << 14
-"""Chunks whose stored bytes are compared together."""
 
 
 class StoredChunk(NamedTuple):
@@ -55,7 +49,7 @@ class ChunkIndex:
     def __init__(self, data: Rendered) -> None:
         self._data = data
 
-    def find(self, first: int, count: int = 1) -> list[StoredChunk | None]:
+    def find(self, first: int, count: int) -> list[StoredChunk | None]:
         """Return ``count`` chunks from number ``first`` on, None for those that are not stored. Raises Damaged."""
         size, end = RECORD.size, len(self)
         # In most datasets all chunks are stored, and each record is at the place of its number.
@@ -92,19 +86,19 @@ def checked_index(raw: bytearray) -> bytearray:
     return raw
 
 
-def filled(fill: bytes, count: int) -> Data:
-    """Return ``count`` elements that are all ``fill``."""
-    return Converted(Zeros(count), 1, len(fill), len(fill) * count, lambda raw: fill * len(raw))
+def filled(fill: bytes, size: int) -> Data:
+    """Return ``size`` bytes of elements that are all ``fill``."""
+    return Converted(Zeros(size // len(fill)), 1, len(fill), size, lambda raw: fill * len(raw))
 
 
 class Grid(SizedData):
-    """Elements of ``item`` bytes in C order, which are in blocks of the shape ``steps``."""
+    """Elements in C order, which are in blocks of the shape ``steps``. The last axis has the bytes of an element."""
 
-    def __init__(self, cache: BlockCache, shape: Shape, steps: Shape, item: int) -> None:
-        super().__init__(prod(shape) * item)
-        self._cache, self.shape, self.steps, self.item = cache, shape, steps, item
+    def __init__(self, cache: BlockCache, shape: Shape, steps: Shape) -> None:
+        super().__init__(prod(shape))
+        self._cache, self.shape, self.steps, self.block_size = cache, shape, steps, prod(steps)
         self.grid = tuple(-(-length // step) for length, step in zip(shape, steps, strict=True))
-        self._is_ahead = prod(steps) * item >= LEAST_AHEAD
+        self._is_ahead = self.block_size >= work.LEAST_AHEAD
         self._last = -2
 
     def _block(self, number: int) -> Data:
@@ -112,28 +106,13 @@ class Grid(SizedData):
         raise NotImplementedError
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        item = self.item
-        first, skipped = divmod(offset, item)
-        if skipped:
-            taken = min(item - skipped, len(buffer))
-            buffer[:taken] = self._element(first)[skipped : skipped + taken]
-            buffer, first = buffer[taken:], first + 1
-        count, left = divmod(len(buffer), item)
         at = 0
         # A range of elements in C order is no box: it begins in the middle of a row and ends in another one. It is read
         # as a few boxes, each of which is contiguous in the buffer.
-        for start, shape in boxes(first, count, self.shape):
-            size = prod(shape) * item
+        for start, shape in boxes(offset, len(buffer), self.shape):
+            size = prod(shape)
             self._read_box(buffer[at : at + size], start, shape)
             at += size
-        if left:
-            buffer[at:] = self._element(first + count)[:left]
-
-    def _element(self, number: int) -> bytearray:
-        raw = bytearray(self.item)
-        for start, shape in boxes(number, 1, self.shape):
-            self._read_box(memoryview(raw), start, shape)
-        return raw
 
     def _read_box(self, buffer: memoryview, start: Shape, shape: Shape) -> None:
         """Fill ``buffer`` with the elements of a box."""
@@ -157,18 +136,18 @@ class Grid(SizedData):
 
     def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
         """Fill the part of a box that begins at ``low``, has ``counts`` elements on each axis, and is in one block."""
-        item, steps, number = self.item, self.steps, self._number(low)
-        inside = linear([at % step for at, step in zip(low, steps, strict=True)], steps) * item
-        outside = linear([at - first for at, first in zip(low, start, strict=True)], shape) * item
+        steps, number = self.steps, self._number(low)
+        inside = linear([at % step for at, step in zip(low, steps, strict=True)], steps)
+        outside = linear([at - first for at, first in zip(low, start, strict=True)], shape)
         self._prefetch(number)
         block = self._block(number)
         # The fast and the usual case: the elements are contiguous in the block and in the box, so that they are copied
         # as bytes, without NumPy.
         if is_run(counts, shape) and is_run(counts, steps):
-            block.read_into(buffer[outside : outside + prod(counts) * item], inside)
+            block.read_into(buffer[outside : outside + prod(counts)], inside)
             return
-        axes = [*zip(counts, _strides(steps, item), _strides(shape, item), strict=True)]
-        span = item + sum((count - 1) * stride for count, stride, _ in axes)
+        axes = [*zip(counts, _strides(steps), _strides(shape), strict=True)]
+        span = 1 + sum((count - 1) * stride for count, stride, _ in axes)
         if span > 4 * PIECE and max(counts) > 1:
             # Elements that are scattered in a large block: it may be in a file, of which little is read at a time.
             axis = next(axis for axis, count in enumerate(counts) if count > 1)
@@ -178,7 +157,7 @@ class Grid(SizedData):
                 self._copy(buffer, start, shape, part, (*counts[:axis], some, *counts[axis + 1 :]))
         else:
             with self._cache.measuring(span):
-                _move(block.read(inside, span), 0, buffer, outside, axes, item)
+                _move(block.read(inside, span), 0, buffer, outside, axes)
 
     def _prefetch(self, number: int) -> None:
         """Have the two following blocks decoded ahead if this one follows the previous one."""
@@ -197,19 +176,16 @@ class Grid(SizedData):
 class Chunked(Grid):
     """The stored elements of a chunked dataset in C order. Those of chunks that are not stored are ``fill``."""
 
-    def __init__(
-        self, source: Source, cache: BlockCache, index: ChunkIndex, shape: Shape, chunks: Shape, item: int,
-        used: Sequence[Filter], fill: bytes,
-    ) -> None:
-        super().__init__(cache, shape, chunks, item)
-        self._source, self._index, self.find, self.filters = source, index, index.find, tuple(used)
-        self._fill = fill or bytes(item)
+    def __init__(self, source: Source, cache: BlockCache, index: ChunkIndex, dataset: Dataset) -> None:
+        super().__init__(cache, (*dataset.shape, dataset.size), (*dataset.chunks, dataset.size))
+        self._source, self._index, self.find, self.filters = source, index, index.find, dataset.filters
+        self._fill = dataset.fill or bytes(dataset.size)
 
     def _block(self, number: int) -> Data:
         (stored,) = self.find(number, 1)
-        size = prod(self.steps) * self.item
+        size = self.block_size
         if stored is None:
-            return filled(self._fill, prod(self.steps))
+            return filled(self._fill, size)
         applied = self._applied(stored)
         if not applied:
             return Extent(self._source, stored.start, size)
@@ -218,10 +194,10 @@ class Chunked(Grid):
 
     def _applied(self, stored: StoredChunk) -> tuple[Filter, ...]:
         """Return the filters that were applied to a chunk. Raises Damaged if the chunk cannot be stored so."""
-        size, used, reason = prod(self.steps) * self.item, self.filters, ""
+        size, used, reason = self.block_size, self.filters, ""
         if stored.mask:
             used = tuple(one for number, one in enumerate(used) if not stored.mask >> number & 1)
-        if stored.mask >= NOT_FOUND:
+        if not stored.size:  # as the worker says (§4)
             reason = "is in the list of chunks, but is not found by its key"
         elif stored.size > filters.most_stored(size):
             reason = f"has {stored.size} bytes, far more than it needs"
@@ -233,18 +209,17 @@ class Chunked(Grid):
 
     def decoded(self, first: int, count: int) -> bytearray:
         """Return the elements of ``count`` chunks from number ``first`` on, chunk after chunk. Raises Damaged."""
-        chunks, size = self.find(first, count), prod(self.steps) * self.item
+        chunks, size = self.find(first, count), self.block_size
         made = bytearray(count * size)
         start = min((one.start for one in chunks if one), default=0)
         span = max((one.start + one.size for one in chunks if one), default=0) - start
         near = None
         if span <= len(made):  # as writers mostly put them one after another, a single read does for all
-            with self._cache.waiting():
-                near = memoryview(self._source.buffer(start, span))
+            near = memoryview(self._source.buffer(start, span))
         for number, one in enumerate(chunks):
             part = memoryview(made)[number * size : (number + 1) * size]
             if one is None:
-                filled(self._fill, prod(self.steps)).read_into(part, 0)
+                filled(self._fill, size).read_into(part, 0)
             else:
                 self._decode(one, part, near and near[one.start - start :][: one.size])
         return made
@@ -253,8 +228,7 @@ class Chunked(Grid):
         """Fill ``buffer`` with the elements of a chunk. ``raw`` are its stored bytes, if these were read already."""
         applied = self._applied(stored)
         if raw is None:
-            with self._cache.waiting():
-                raw = memoryview(self._source.buffer(stored.start, stored.size))
+            raw = memoryview(self._source.buffer(stored.start, stored.size))
         try:
             filters.undo(raw, applied, buffer)
         except Damaged as error:
@@ -263,21 +237,8 @@ class Chunked(Grid):
     def written(self) -> Iterator[Data] | None:
         return map(self._block, self._index) if 2 * len(self._index) < prod(self.grid) else None
 
-    def encoded(self, offset: int) -> Encoded | None:
-        """Return the stored bytes of all chunks with one place on the first axis."""
-        rows = self.steps[0] * prod(self.shape[1:]) * self.item
-        number, count = offset // rows, prod(self.grid[1:])
-        if count > MOST_COMPARED:
-            return None
-        stored = self.find(number * count, count)
-        how = (self.shape[1:], self.steps, self.item, self.filters, self._fill, *(
-            None if one is None else (one.size, one.mask) for one in stored
-        ))
-        parts = [Extent(self._source, one.start, one.size) for one in stored if one is not None]
-        return Encoded(min(self.size, (number + 1) * rows), how, Concatenated(parts))
-
     def _read_box(self, buffer: memoryview, start: Shape, shape: Shape) -> None:
-        size, budget = prod(self.steps) * self.item, self._cache.budget
+        size, budget = self.block_size, self._cache.budget
         cost = filters.most_stored(size) + 3 * size
         # A large part of the array would push everything out of the cache. Chunks that are runs of it are decoded
         # straight into it, on all cores, if several of them fit into memory.
@@ -294,8 +255,8 @@ class Chunked(Grid):
             if counts != self.steps or stored is None or not self.filters:
                 yield partial(self._copy, buffer, start, shape, low, counts)
             else:
-                at = linear([a - b for a, b in zip(low, start, strict=True)], shape) * self.item
-                yield partial(self._decode, stored, buffer[at : at + prod(counts) * self.item])
+                at = linear([a - b for a, b in zip(low, start, strict=True)], shape)
+                yield partial(self._decode, stored, buffer[at : at + self.block_size])
 
 
 class Slabs(Grid):
@@ -307,15 +268,12 @@ class Slabs(Grid):
     """
 
     def __init__(self, cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> None:
-        super().__init__(cache, chunked.shape, (chunked.steps[0], *chunked.shape[1:]), chunked.item)
+        super().__init__(cache, chunked.shape, (chunked.steps[0], *chunked.shape[1:]))
         self._chunked, self._key = chunked, key
-        self._count, size = prod(chunked.grid[1:]), prod(chunked.steps) * chunked.item
+        self._count, size = prod(chunked.grid[1:]), chunked.block_size
         self._slab = self._count * size
-        self._inner, self._outer = [*_strides(chunked.steps, chunked.item)], [0, *_strides(chunked.grid[1:], size)]
+        self._inner, self._outer = [*_strides(chunked.steps)], [0, *_strides(chunked.grid[1:], size)]
         """How far neighboring elements of a chunk, and neighboring chunks, are apart on each axis, in bytes."""
-
-    def encoded(self, offset: int) -> Encoded | None:
-        return self._chunked.encoded(offset)
 
     def written(self) -> Iterator[Data] | None:
         return self._chunked.written()
@@ -330,32 +288,19 @@ class Slabs(Grid):
         # For a read of few chunks, decoding only these is faster.
         if 8 * prod(wanted) >= self._count:
             # A damaged chunk of the slab may be one that is not needed.
-            with suppress(Damaged), self._whole(self._number(low)) as raw:
-                self._gather(raw, buffer, start, shape, low, counts)
+            with suppress(Damaged):
+                number = self._number(low)
+                self._prefetch(number)
+                with self._cache.held(self._block(number)) as raw:
+                    self._gather(raw, buffer, start, shape, low, counts)
                 return
         chunked.read_part(buffer, start, shape, low, counts)
-
-    @contextmanager
-    def _whole(self, number: int) -> Iterator[bytes | bytearray]:
-        """Yield a slab. The cache keeps it if it, or the previous one, was read before."""
-        # Of many episodes, random readers mostly read a single frame of a slab. New memory to keep the other frames in
-        # takes a third of the time of all of that.
-        block, notes = self._block(number), self._cache.notes
-        is_kept = 0 <= number - self._last <= 1 or notes.get(block.key) is not None
-        self._prefetch(number)
-        if is_kept:
-            with self._cache.held(block) as raw:
-                yield raw
-        else:
-            notes.put(block.key, ())
-            with self._cache.reserved(block.cost), core():
-                yield block.whole()
 
     def _gather(
         self, raw: bytes | bytearray, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape,
     ) -> None:
         """Do what ``_copy`` does, from a slab."""
-        steps, strides = self._chunked.steps, [*_strides(shape, self.item)]
+        steps, strides = self._chunked.steps, [*_strides(shape)]
         # Of each axis all whole chunks are copied together.
         for part in product(*map(_cut, low, counts, steps, counts)):
             axes, inside, outside = list[Axis](), 0, 0
@@ -365,13 +310,13 @@ class Slabs(Grid):
                 outside += (first - start[number]) * stride
                 times = max(1, some // step)
                 axes += (times, outer, step * stride), (some // times, inner, stride)
-            _move(raw, inside, buffer, outside, axes, self.item)
+            _move(raw, inside, buffer, outside, axes)
 
 
 def in_slabs(cache: BlockCache, chunked: Chunked, key: tuple[object, ...]) -> Grid:
     """Return the elements in slabs if these are small and have several chunks that must be decoded; else unchanged."""
     count = prod(chunked.grid[1:])
-    is_small = count * prod(chunked.steps) * chunked.item <= min(2 * PIECE, cache.largest_cached // 4)
+    is_small = count * chunked.block_size <= min(2 * PIECE, cache.largest_cached // 4)
     return Slabs(cache, chunked, key) if is_small and chunked.filters and count > 1 else chunked
 
 
@@ -383,8 +328,8 @@ def boxes(first: int, count: int, shape: Shape) -> Iterator[tuple[Shape, Shape]]
         while axis > 0 and not start[axis] and count >= inner * shape[axis]:
             inner *= shape[axis]
             axis -= 1
-        taken = min(shape[axis] - start[axis], count // inner) if shape else 1
-        yield start, (*(1,) * axis, taken, *shape[axis + 1 :]) if shape else ()
+        taken = min(shape[axis] - start[axis], count // inner)
+        yield start, (*(1,) * axis, taken, *shape[axis + 1 :])
         first, count = first + taken * inner, count - taken * inner
 
 
@@ -400,11 +345,11 @@ def _cut(first: int, count: int, step: int, most: int = 1) -> Iterator[tuple[int
 
 
 def _move(
-    source: bytes | bytearray, inside: int, target: memoryview, outside: int, axes: Sequence[Axis], item: int,
+    source: bytes | bytearray, inside: int, target: memoryview, outside: int, axes: Sequence[Axis],
 ) -> None:
-    """Copy elements between two arrays of bytes, from and to these offsets."""
-    axes = [axis for axis in axes if axis[0] > 1]
-    # The elements of the last axis are mostly contiguous in both. NumPy copies them fastest as one element.
+    """Copy bytes between two arrays, from and to these offsets."""
+    item, axes = 1, [axis for axis in axes if axis[0] > 1]
+    # The bytes of the last axes are mostly contiguous in both. NumPy copies them fastest as one element.
     while axes and axes[-1][1] == axes[-1][2] == item:
         item *= axes.pop()[0]
     kind = f"u{item}" if item in (1, 2, 4, 8) else f"V{item}"
@@ -437,5 +382,5 @@ def place_of(number: int, shape: Sequence[int]) -> Shape:
     return tuple(reversed(place))
 
 
-def _strides(shape: Sequence[int], item: int) -> Iterator[int]:
+def _strides(shape: Sequence[int], item: int = 1) -> Iterator[int]:
     return (item * prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -25,15 +25,24 @@ from glassfs.content import (
     booleans,
 )
 from glassfs.errors import LeftOut, NotInstalled, TooLarge
-from glassfs.formats.hdf5 import compounds, elements, filters, images, matlab
-from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs
+from glassfs.formats.hdf5 import compounds, elements, filters, images
+from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs, place_of
 from glassfs.formats.hdf5.compounds import Convert, Structures
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
-from glassfs.source import Source
+from glassfs.lazy import np
+from glassfs.sizes import PIECE
 
 LARGEST_BY_LIBRARY = 160 << 20
 """Bytes of a chunk that a worker decodes: it has 192 MiB for these, the stored ones and what it reads at once."""
+_CHARACTERS = {"|u1": "utf-8", "<u2": "utf-16-le", "<u4": "utf-32-le"}
+"""Encodings of characters of MATLAB, and of the package hdf5storage."""
+_TYPES = {
+    "double": "<f8", "single": "<f4", "logical": "|b1", "int8": "|i1", "uint8": "|u1", "int16": "<i2", "uint16": "<u2",
+    "int32": "<i4", "uint32": "<u4", "int64": "<i8", "uint64": "<u8",
+}
+"""Types of arrays by their classes, for empty ones."""
+
 
 
 def why_hidden(dataset: Dataset) -> str | None:
@@ -50,18 +59,18 @@ def why_hidden(dataset: Dataset) -> str | None:
     return None
 
 
-def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterator[Member]:
+def members(asked: DatasetRequests, dataset: Dataset) -> Iterator[Member]:
     """Yield the contents of a dataset that is not hidden, under its name."""
     name = asked.path[-1]
     kind = dataset.kind
-    found = matlab.content(asked, dataset, lambda: array_data(source, asked, dataset))
-    frames = [Member((name,), found)] if found is not None else _frames(source, asked, dataset)
+    found = _of_matlab(asked, dataset)
+    frames = [Member((name,), found)] if found is not None else _frames(asked, dataset)
     if dataset.is_null:
         yield Member((name,), Null(name))
     elif frames:
         yield from frames
     elif kind.name == "compound":
-        yield Member((name,), _structures(source, asked, dataset))
+        yield Member((name,), _structures(asked, dataset))
     elif kind.name in ("text", "json"):
         yield Member((name,), _text(asked, dataset))
     elif kind.name == "bytes":
@@ -70,7 +79,7 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
         if kind.text not in ("opaque", "reference"):
             facts["reason"] = "NumPy has no type that holds these values exactly on every machine"
-        yield Member((name,), Blob(name, _stored_data(source, asked, dataset, None, dataset.item), facts=facts))
+        yield Member((name,), Blob(name, _stored_data(asked, dataset, None, dataset.item), facts=facts))
     elif kind.base is not None:
         runs = _runs(asked, dataset)
         dtype, dims = kind.base.shown, kind.base.dims
@@ -78,71 +87,71 @@ def members(source: Source, asked: DatasetRequests, dataset: Dataset) -> Iterato
         yield Member((name, b"offsets"), Array(b"offsets", runs.offsets(), "<i8", (dataset.elements + 1,)))
     if kind.fields and len(dataset.shape) == 1 and not kind.dims:
         def columns() -> list[Column]:
-            return list(structures(source, asked, dataset).columns(asked, dataset.elements, kind))
+            return list(structures(asked, dataset).columns(asked, dataset.elements, kind))
 
         yield Member((name,), Table(name, dataset.elements, columns, width=compounds.width(kind)))
 
 
-def plain(source: Source, asked: DatasetRequests, dataset: Dataset) -> Content:
+def plain(asked: DatasetRequests, dataset: Dataset) -> Content:
     """Return a dataset that is not hidden as an array, or as bytes of a type; whether it has images is not examined.
 
     Its stored size must be known. Bytes that are in other files or datasets, or of variable length, raise LeftOut.
     """
     kind, is_virtual, stored = dataset.kind, dataset.layout == "virtual", {"stored_bytes": str(dataset.stored)}
     if kind.name == "number" and not is_virtual:
-        array = _array(source, asked, dataset)
+        array = _array(asked, dataset)
         array.type_name = kind.stored if kind.stored and ">" in kind.stored else kind.text
         array.facts = {**(array.facts or {}), **stored}
         return array
     if not is_virtual and (kind.name == "bytes" or (kind.name in ("text", "compound") and kind.item)):
-        data = _stored_data(source, asked, dataset, None, dataset.size)
+        data = _stored_data(asked, dataset, None, dataset.size)
     else:
         reason = "omitted: its values are of variable length or in other datasets"
-        data = Unreadable(max(1, dataset.stored), LeftOut(reason, source.name))
+        data = Unreadable(max(1, dataset.stored), LeftOut(reason, asked.source.name))
     facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
     return Blob(asked.path[-1], data, facts=facts | stored)
 
 
-def _structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
+def _structures(asked: DatasetRequests, dataset: Dataset) -> Array:
     """Return a dataset of compounds all of whose fields a structure can have. Raises Damaged."""
     kind = dataset.kind
     dtype = compounds.structure_dtype(kind)
     if compounds.is_by_library(kind):
-        data = _decoded_by_library(source, asked, dataset, dataset.elements * dataset.item)
+        data = _decoded_by_library(asked, dataset, dataset.elements * dataset.item)
     else:
-        data = _stored_data(source, asked, dataset, compounds.conversion(kind), dataset.item)
+        data = _stored_data(asked, dataset, compounds.conversion(kind), dataset.item)
     return Array(asked.path[-1], data, dtype, dataset.shape + kind.dims, "compound")
 
 
-def structures(source: Source, asked: DatasetRequests, dataset: Dataset) -> Structures:
+def structures(asked: DatasetRequests, dataset: Dataset) -> Structures:
     """Return the elements of a dataset of compounds, with those fields that a structure can have."""
     kind = compounds.fixed(dataset.kind)
     data: Data = Zeros(0)
     if kind == dataset.kind:
-        data = _structures(source, asked, dataset).data
+        data = _structures(asked, dataset).data
     elif kind.fields:  # the library finds some of the fields by their names
         compounds.structure_dtype(kind)
-        data = _decoded_by_library(source, asked, dataset._replace(kind=kind), dataset.elements * kind.item)
+        data = _decoded_by_library(asked, dataset._replace(kind=kind), dataset.elements * kind.item)
     return Structures(kind, data, dataset.elements, asked)
 
 
 def column(
-    source: Source, asked: DatasetRequests, dataset: Dataset, key: bytes, missing: bytes = b"",
+    asked: DatasetRequests, dataset: Dataset, key: bytes, missing: bytes = b"",
 ) -> Column | None:
     """Return a dataset as a column of a table; None if it is no numbers and no text, or has no rows."""
     kind, shape = dataset.kind, dataset.shape + dataset.kind.dims
     if why_hidden(dataset) or dataset.is_null or not shape:
         return None
     if kind.name == "number":
-        return compounds.column(key, kind, array_data(source, asked, dataset), shape)
+        return compounds.column(key, kind, array_data(asked, dataset), shape)
     if kind.name != "text":
         return None
     if kind.shown and not _missing_filter(asked, dataset):
-        return compounds.column(key, kind, _stored_data(source, asked, dataset, None, dataset.item), shape, missing)
+        return compounds.column(key, kind, _stored_data(asked, dataset, None, dataset.item), shape, missing)
     return Column(key, elements.lines(key, asked, prod(shape), kind)) if len(shape) == 1 else None
 
 
-def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
+def _array(asked: DatasetRequests, dataset: Dataset) -> Array:
     kind = dataset.kind
     shape = dataset.shape + kind.dims
     facts = {"layout": dataset.layout}
@@ -153,64 +162,61 @@ def _array(source: Source, asked: DatasetRequests, dataset: Dataset) -> Array:
     if _missing_filter(asked, dataset):
         facts["readable"] = "false"
     modality = "rgb" if dataset.is_image else None
-    data = array_data(source, asked, dataset)
+    data = array_data(asked, dataset)
     return Array(asked.path[-1], data, kind.shown, shape, kind.text, modality, facts=facts)
 
 
-def array_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
+def array_data(asked: DatasetRequests, dataset: Dataset) -> Data:
     """Return the elements of a dataset of numbers as they are shown."""
     kind = dataset.kind
     if asked.virtual is not None:
         return asked.virtual
     size = dataset.elements * dataset.item
     if kind.shown == "|b1" and kind.stored == "|u1":  # which the library would not read as booleans
-        return booleans(array_data(source, asked, dataset._replace(kind=kind._replace(shown="|u1"))), size)
+        return booleans(array_data(asked, dataset._replace(kind=kind._replace(shown="|u1"))), size)
     missing = _missing_filter(asked, dataset)
     if missing:
-        return Unreadable(size, NotInstalled(missing, source.name))
+        return Unreadable(size, NotInstalled(missing, asked.source.name))
     # Only the library converts unusual numbers, and elements that have more bytes than their values.
     if kind.stored is None or int(kind.stored[2:]) * prod(kind.dims) != dataset.size:
-        return _decoded_by_library(source, asked, dataset, size)
-    return _stored_data(source, asked, dataset, compounds.conversion(kind), dataset.item)
+        return _decoded_by_library(asked, dataset, size)
+    return _stored_data(asked, dataset, compounds.conversion(kind), dataset.item)
 
 
-def _stored_data(source: Source, asked: DatasetRequests, dataset: Dataset, convert: Convert | None, item: int) -> Data:
+def _stored_data(asked: DatasetRequests, dataset: Dataset, convert: Convert | None, item: int) -> Data:
     """Return elements of ``item`` bytes of which the file has the bytes, or ``convert`` makes them of these."""
     size = dataset.elements * item
     if not size:
         return Zeros(0)
     if dataset.layout in ("virtual", "external"):
-        return Unreadable(size, source.damage("has its values in other datasets or files"))
-    if dataset.layout == "compact" or not _is_decoded_here(asked, dataset):
-        return _decoded_by_library(source, asked, dataset, size)
-    stored = _raw_data(source, asked, dataset)
+        return Unreadable(size, asked.source.damage("has its values in other datasets or files"))
+    if not _is_decoded_here(asked, dataset):
+        return _decoded_by_library(asked, dataset, size)
+    stored = _raw_data(asked, dataset)
     return stored if convert is None else Converted(stored, dataset.size, item, size, convert)
 
 
-def _raw_data(source: Source, asked: DatasetRequests, dataset: Dataset) -> Data:
+def _raw_data(asked: DatasetRequests, dataset: Dataset) -> Data:
     """Return the elements as they are in the file, in C order."""
     size = dataset.elements * dataset.size
     if dataset.layout == "contiguous":
         if dataset.offset is None:
-            return filled(dataset.fill, dataset.elements) if dataset.fill else Zeros(size)
+            return filled(dataset.fill, size) if dataset.fill else Zeros(size)
         # The library does not compare these and would read what lies behind the values.
         if dataset.stored != size:
             reason = f"has {dataset.stored} stored bytes, but its shape needs {size}"
-            return Unreadable(size, source.damage(reason))
-        return Extent(source, dataset.offset, dataset.stored)
+            return Unreadable(size, asked.source.damage(reason))
+        return Extent(asked.source, dataset.offset, dataset.stored)
     # A stored chunk takes eight bytes or more in the index of the file.
-    most = min(dataset.most_chunks, source.size // 8) * RECORD.size
+    most = min(dataset.most_chunks, asked.source.size // 8) * RECORD.size
     index = ChunkIndex(Rendered(
         asked.cache, asked.key("chunks"), lambda: checked_index(asked.answers.chunks(asked.path)),
         cost=2 * min(most, asked.allowance.size),
     ))
-    chunked = Chunked(
-        source, asked.cache, index, dataset.shape, dataset.chunks, dataset.size, dataset.filters, dataset.fill,
-    )
-    return in_slabs(asked.cache, chunked, asked.key("slab"))
+    return in_slabs(asked.cache, Chunked(asked.source, asked.cache, index, dataset), asked.key("slab"))
 
 
-def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset, size: int) -> Data:
+def _decoded_by_library(asked: DatasetRequests, dataset: Dataset, size: int) -> Data:
     if not size:
         return Zeros(0)
     dtype = compounds.shown_dtype(dataset.kind) or None
@@ -221,16 +227,18 @@ def _decoded_by_library(source: Source, asked: DatasetRequests, dataset: Dataset
     if prod(chunks) * max(dataset.size, dataset.item) > largest:
         why = ": a larger cache_size allows more" if is_known else " that only the library decodes"
         reason = f"has chunks of more than {largest >> 20} MiB{why}"
-        return Unreadable(size, TooLarge(reason, source.name))
+        return Unreadable(size, TooLarge(reason, asked.source.name))
     return LibraryGrid(asked, dataset.shape, chunks, dataset.item, dtype)
 
 
 def _is_decoded_here(asked: DatasetRequests, dataset: Dataset) -> bool:
-    """Return whether chunks are decoded here: their filters are known, and the cache has room for several of them."""
-    if not dataset.filters:
-        return True
+    """Return whether elements are read here: where they are and their filters are known, and the cache has room for
+    several of their chunks.
+    """
+    if dataset.layout in ("compact", "unlisted"):
+        return False
     size = prod(dataset.chunks) * dataset.size
-    return filters.are_known(dataset.filters) and size <= asked.cache.budget // 8
+    return not dataset.filters or (filters.are_known(dataset.filters) and size <= asked.cache.budget // 8)
 
 
 def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
@@ -242,14 +250,14 @@ def _missing_filter(asked: DatasetRequests, dataset: Dataset) -> str:
     return ""
 
 
-def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Member]:
+def _frames(asked: DatasetRequests, dataset: Dataset) -> list[Member]:
     """Return the image, or frames and video, if a dataset of bytes in any form has images; the array of other numbers.
     """
     kind, shape = dataset.kind, dataset.shape
     if dataset.is_null:
         return []
     if kind.name == "number":
-        array = _array(source, asked, dataset)
+        array = _array(asked, dataset)
         return list(images.of_array(array)) or [Member((array.key,), array)]
     if not dataset.elements or len(shape) > 1:
         return []
@@ -260,7 +268,7 @@ def _frames(source: Source, asked: DatasetRequests, dataset: Dataset) -> list[Me
     is_fixed = kind.name in ("text", "bytes") and dataset.size >= images.SHORTEST
     if not is_fixed or not filters.are_known(dataset.filters):
         return []
-    data = _stored_data(source, asked, dataset, None, dataset.size)
+    data = _stored_data(asked, dataset, None, dataset.size)
     return list(images.of_array(Array(asked.path[-1], data, "|u1", (*shape, dataset.size))))
 
 
@@ -273,17 +281,15 @@ def _runs(asked: DatasetRequests, dataset: Dataset) -> elements.VariableRows:
 def _text(asked: DatasetRequests, dataset: Dataset) -> Content:
     """Return the strings of a dataset, or its values as JSON."""
     kind = dataset.kind
-    name, shape = asked.path[-1], dataset.shape + kind.dims
-    count = prod(shape)
-    if not shape and kind.name == "text":
+    name, shape, count = asked.path[-1], dataset.shape, dataset.elements
+    if not shape and not kind.dims and kind.name == "text":
         def text() -> bytes:
-            return elements.texts(asked, 0, 1)[0].encode("utf-8", "replace")
+            return str(elements.documents(asked, 0, 1)[0]).encode("utf-8", "replace")
 
         return Text(name, Rendered(asked.cache, asked.key("text"), text))
-    if len(shape) == 1 or count > MOST_TEXTS:
+    if (len(shape) == 1 and not kind.dims) or count > MOST_TEXTS:
         return elements.lines(name, asked, count, kind)
-    read = elements.texts if kind.name == "text" else elements.documents
-    return Document(name, lambda: _nested(read(asked, 0, count), list(shape)) if count else [])
+    return Document(name, lambda: _nested(elements.documents(asked, 0, count), list(shape)) if count else [])
 
 
 def _nested(values: list[Any], shape: list[int]) -> Any:
@@ -294,3 +300,47 @@ def _nested(values: list[Any], shape: list[int]) -> Any:
         length = shape.pop()
         values = [values[start : start + length] for start in range(0, len(values), length)]
     return values
+
+
+# Variables of MATLAB, whose attributes say what they are (§13).
+
+
+def is_cells(dataset: Dataset) -> bool:
+    """Return whether a dataset is an array of cells that is shown as links to what is in them."""
+    is_few = dataset.elements <= MOST_TEXTS and not dataset.kind.dims
+    return dataset.matlab == "cell" and dataset.kind.text == "reference" and is_few
+
+
+def cell_name(number: int, shape: tuple[int, ...]) -> bytes:
+    """Return the name of a cell: its place, of which that in a vector is one number."""
+    place = place_of(number, shape)
+    longer = [index for index, length in zip(place, shape, strict=True) if length > 1]
+    return b"_".join(b"%d" % index for index in (place if len(longer) > 1 else longer or place[:1])) or b"0"
+
+
+def _of_matlab(asked: DatasetRequests, dataset: Dataset) -> Content | None:
+    """Return a text, or the empty value for which a dataset stands; None for others."""
+    name = asked.path[-1]
+    if not dataset.empty:
+        if not _is_characters(dataset):
+            return None
+        cost = 8 * dataset.elements * dataset.item
+        return Text(name, Rendered(asked.cache, asked.key("text"), lambda: _lines(asked, dataset), cost=cost))
+    if dataset.matlab == "char":
+        return Text(name, Zeros(0))
+    dtype = _TYPES.get(dataset.matlab)
+    # MATLAB has the axes in the other order than the file.
+    return Array(name, Zeros(0), dtype, dataset.empty[::-1]) if dtype else Document(name, list)
+
+
+def _is_characters(dataset: Dataset) -> bool:
+    is_text = dataset.matlab == "char" and dataset.kind.shown in _CHARACTERS and len(dataset.shape) == 2
+    return is_text and dataset.elements * dataset.item <= 8 * PIECE
+
+
+def _lines(asked: DatasetRequests, dataset: Dataset) -> bytes:
+    """Return the text of an array of characters: its rows, which are the columns of the array as it is stored."""
+    characters = np.frombuffer(array_data(asked, dataset).whole(), dataset.kind.shown).reshape(dataset.shape)
+    code = _CHARACTERS[dataset.kind.shown]
+    lines = [row.tobytes().decode(code, "backslashreplace") for row in characters.T]
+    return (lines[0] if len(lines) == 1 else "".join(f"{line}\n" for line in lines)).encode()

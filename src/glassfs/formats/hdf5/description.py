@@ -13,7 +13,7 @@ from glassfs.content.allowance import OBJECT, held
 from glassfs.errors import Damaged
 
 _DESCR = re.compile(r"\|[iub]1|[<>](?:[iu][248]|f[248]|c(?:8|16))|\|[SV][0-9]{1,10}")
-_LAYOUTS = ("contiguous", "chunked", "compact", "virtual", "external", "unknown")
+_LAYOUTS = ("contiguous", "chunked", "unlisted", "compact", "virtual", "external", "unknown")
 _CLASSES = ("number", "text", "ragged", "bytes", "compound", "json", "unknown")
 
 Value = TypeVar("Value")
@@ -84,7 +84,8 @@ class Filter(NamedTuple):
 class Dataset(NamedTuple):
     """A dataset. ``size`` is that of a stored element in bytes, ``fill`` such an element, empty for zeros.
 
-    ``stored`` are the bytes of a contiguous one, ``offset`` is where they are, None if nothing is allocated.
+    ``stored`` are the bytes of a contiguous one, ``offset`` is where they are, None if nothing is allocated. Only the
+    library finds the chunks of the layout ``unlisted``.
     ``matlab`` is the class that MATLAB gave it, ``empty`` the dimensions of the empty array for which it stands.
     """
 
@@ -208,10 +209,7 @@ def weight(objects: Sequence[Object]) -> int:
 def _axes(entry: Any) -> tuple[range, ...] | None:
     if entry is None:
         return None
-    axes = list(map(_integers, entry))
-    if len(axes) > 32 or not all(step for _, step, _ in axes):
-        raise ValueError
-    return tuple(range(start, start + step * count, step) for start, step, count in axes)
+    return tuple(range(start, start + step * count, step) for start, step, count in map(_integers, entry))
 
 
 def _bytes(value: Any) -> bytes:
@@ -256,7 +254,8 @@ def _unusual(entry: Any, dataset: Dataset) -> Dataset:
         tuple(map(_filter, entry.get("filters", []))), b64decode(entry.get("fill", ""), validate=True),
         bool(entry.get("image")), matlab, _integers(entry.get("empty", [])),
     )
-    is_wrong = dataset.layout == "chunked" and (len(chunks) != len(dataset.shape) or 0 in chunks or not chunks)
+    has_chunks = dataset.layout in ("chunked", "unlisted")
+    is_wrong = 0 in chunks or (has_chunks and not 0 < len(chunks) == len(dataset.shape))
     if is_wrong or dataset.layout not in _LAYOUTS or (dataset.fill and len(dataset.fill) != dataset.size):
         raise ValueError
     return dataset

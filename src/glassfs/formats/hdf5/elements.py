@@ -1,27 +1,39 @@
-"""Elements that the worker reads: strings, rows of variable length, unusual numbers, and filters that only plug-ins
-undo. What it sends is checked for its size. Any thread.
+"""What the worker is asked for: descriptions, lists of chunks, and elements that it reads, which are strings, rows of
+variable length, unusual numbers, and what only plug-ins decode. What it sends is checked for its size. Any thread.
+
+Answers are kept in the catalogue where they are small: later programs need no worker (§3). Only what the container says
+is kept, never an error, and nothing that depends on which filters are installed.
 """
 
 from __future__ import annotations
 
+import json
 import struct
+import zlib
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import accumulate, pairwise
+from contextlib import suppress
+from functools import lru_cache, partial
+from importlib.abc import SourceLoader
+from importlib.util import find_spec
+from itertools import accumulate
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Data, Records, Rendered
 from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.errors import Damaged
-from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
-from glassfs.formats.hdf5.chunks import Grid, Shape, place_of
+from glassfs.formats.hdf5.chunks import RECORD, Grid, Shape, place_of
 from glassfs.formats.hdf5.description import ValueType
+from glassfs.formats.registry import Opening
 from glassfs.lazy import np
 from glassfs.sizes import PIECE
-from glassfs.source import Version
+from glassfs.source import Source
 
+LARGEST_KEPT = 2 * PIECE
+"""Bytes of an answer that is kept, compressed: those of one container share a few MiB of the catalogue."""
+
+Path: TypeAlias = "tuple[bytes, ...]"
 ROWS = 1_000
 """Strings, or rows of variable length, that are asked for at once."""
 ASKED_SIZE = PIECE // ROWS
@@ -32,13 +44,71 @@ ASKED_COST = 3
 """Memory for a byte of elements that are asked for."""
 
 
+class WorkerAnswers:
+    """Requests on one container: to the catalogue if it may know the answer, else to the worker."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening, self.ask = opening, opening.sandbox().ask
+
+    def described(self, request: dict[str, Any]) -> Any:
+        """Return the answer to a request that describes objects, which may be a kept one. Untrusted as well."""
+        name = json.dumps(request).encode()
+        with suppress(ValueError):
+            return json.loads(self._find(name))
+        answer, _ = self.ask(request)
+        text = json.dumps(answer)
+        # A description says which filters the library lacks, of which a plug-in may be installed later.
+        if '"available": false' not in text:
+            self._keep(name, text.encode())
+        return answer
+
+    def chunks(self, path: Path) -> bytearray:
+        """Return the list of a dataset's chunks. Raises Damaged."""
+        request = {"do": "chunks", "path": as_text(path)}
+        name = json.dumps(request).encode()
+        found = bytearray(self._find(name))
+        if not found:
+            most = self._opening.allowance.size // RECORD.size
+            _, found = self.ask(request | {"most": most}, most * RECORD.size)
+            self._keep(name, found)
+        return found
+
+    def _find(self, name: bytes) -> bytes:
+        """Return what ``_keep`` stored under a name, untrusted; nothing if there is none."""
+        library = _library()
+        with suppress(zlib.error):
+            kept = self._opening.found(library + name) if library else None
+            return zlib.decompressobj().decompress(kept or b"", LARGEST_KEPT)
+        return b""
+
+    def _keep(self, name: bytes, value: bytes | bytearray) -> None:
+        library = _library()
+        if library and len(value) <= LARGEST_KEPT:
+            self._opening.keep(library + name, zlib.compress(value, 1))
+
+
+def as_text(path: Sequence[bytes]) -> list[str]:
+    """Return a path as it is in requests."""
+    return [part.decode("latin-1") for part in path]
+
+
+@lru_cache(1)
+def _library() -> bytes:
+    """Return what the names of kept answers begin with, empty if none are kept: another h5py may describe more."""
+    spec = find_spec("h5py")
+    if spec is None or spec.origin is None or not isinstance(spec.loader, SourceLoader):
+        return b""
+    # The first number is that of the layout of answers.
+    return f"6 h5py {spec.loader.path_stats(spec.origin)}\0".encode()  # its version takes much longer to find
+
+
 class DatasetRequests(NamedTuple):
     """A dataset of a container, for requests to the worker."""
 
     answers: WorkerAnswers
     cache: BlockCache
     allowance: Allowance
-    version: Version
+    source: Source
     path: Path
     virtual: Data | None = None
     """Its elements as they are shown, if they are in other datasets."""
@@ -48,7 +118,7 @@ class DatasetRequests(NamedTuple):
         return self.answers.ask({"do": do, "path": as_text(self.path), **arguments}, most)
 
     def key(self, what: str, *more: object) -> tuple[object, ...]:
-        return (self.version, what, *self.path, *more)
+        return (self.source.version, what, *self.path, *more)
 
 
 class LibraryGrid(Grid):
@@ -58,13 +128,13 @@ class LibraryGrid(Grid):
     """
 
     def __init__(self, asked: DatasetRequests, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
-        super().__init__(asked.cache, shape, together(shape, chunks, item, asked.cache.budget // 8), item)
+        steps = together(shape, chunks, item, asked.cache.budget // 8)
+        super().__init__(asked.cache, (*shape, item), (*steps, item))
         self._asked, self._dtype = asked, dtype
 
     def _block(self, number: int) -> Rendered:
         start = [place * step for place, step in zip(place_of(number, self.grid), self.steps, strict=True)]
-        size = prod(self.steps) * self.item
-        key = self._asked.key("elements", self.item, *start)
+        key, size = self._asked.key("elements", *self.steps[-1:], *start), self.block_size
         return Rendered(self._asked.cache, key, partial(self._elements, start), size, ASKED_COST * size)
 
     def _elements(self, start: list[int]) -> bytearray:
@@ -72,17 +142,16 @@ class LibraryGrid(Grid):
         fits = [
             min(count, length - first) for first, count, length in zip(start, self.steps, self.shape, strict=True)
         ]
-        size = prod(fits) * self.item
-        with self._asked.cache.waiting():
-            _, elements = self._asked.ask("elements", size, start=start, shape=fits, dtype=self._dtype)
+        size = prod(fits)
+        _, elements = self._asked.ask("elements", size, start=start[:-1], shape=fits[:-1], dtype=self._dtype)
         if len(elements) != size:
             raise Damaged("its worker process sends other elements than asked for")
         if tuple(fits) == self.steps:
             return elements
         # At the edge the library has fewer elements, but all blocks have one shape: the rest of the block is never
         # read.
-        whole = np.zeros((*self.steps, self.item), np.uint8)
-        whole[tuple(map(slice, fits))] = np.frombuffer(elements, np.uint8).reshape(*fits, self.item)
+        whole = np.zeros(self.steps, np.uint8)
+        whole[tuple(map(slice, fits))] = np.frombuffer(elements, np.uint8).reshape(fits)
         return bytearray(whole.tobytes())
 
 
@@ -100,39 +169,6 @@ def together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
         if found[axis] < shape[axis]:
             break
     return tuple(found)
-
-
-def texts(asked: DatasetRequests, first: int, count: int) -> list[str]:
-    """Return strings of a dataset, in C order. Bytes that are not UTF-8 become backslash escapes.
-
-    Raises TooLarge, and Damaged.
-    """
-    strings: list[str] = []
-    allowance = asked.allowance.part()
-    most = allowance.size
-    with asked.cache.measuring(ASKED_COST * PIECE):
-        for lengths, raw in _answers(asked, first, first + count, 1, most, "texts", longest=most):
-            allowance.take(len(raw), "strings")
-            bounds = accumulate(lengths, initial=0)
-            strings += [raw[start:end].decode("utf-8", "backslashreplace") for start, end in pairwise(bounds)]
-    return strings
-
-
-def _answers(
-    asked: DatasetRequests, first: int, end: int, item: int, most: int, do: str, **more: Any,
-) -> Iterator[tuple[list[int], bytearray]]:
-    """Yield the lengths of rows of values with ``item`` bytes, and these values, in as many answers as these take.
-
-    An answer has up to ``most`` bytes of values. They are not sent if ``item`` is 0.
-    """
-    while first < end:
-        count = min(ROWS, end - first)
-        lengths, raw = asked.ask(do, most, first=first, count=count, **more)
-        is_list = isinstance(lengths, list) and all(type(one) is int and one >= 0 for one in lengths)
-        if not is_list or not 0 < len(lengths) <= count or sum(lengths) * item != len(raw):
-            raise Damaged("its worker process sends other rows than asked for")
-        yield lengths, raw
-        first += len(lengths)
 
 
 def documents(asked: DatasetRequests, first: int, count: int, members: tuple[int, ...] = ()) -> list[Any]:
@@ -162,12 +198,10 @@ def weight_of(kind: ValueType) -> int:
 
 def lines(key: bytes, asked: DatasetRequests, count: int, kind: ValueType) -> Records:
     """Return a row for each of ``count`` strings, or values of JSON."""
-    read = texts if kind.name == "text" else documents
-
     def block(first: int, end: int) -> list[Any]:
-        return read(asked, first, end - first)
+        return documents(asked, first, end - first)
 
-    type_name = "string" if kind.name == "text" else "json"
+    type_name = "string" if kind.name == "text" and not kind.dims else "json"
     return records(key, count, ASKED_SIZE, weight_of(kind), block, type_name=type_name)
 
 
@@ -248,4 +282,17 @@ class VariableRows:
         return np.fromiter(accumulate(lengths, initial=0), "<i8", len(lengths) + 1).tobytes()
 
     def _answers(self, first: int, end: int, item: int, most: int) -> Iterator[tuple[list[int], bytearray]]:
-        return _answers(self._asked, first, end, item, most, "runs", dtype=self._dtype, has_values=item > 0)
+        """Yield the lengths of rows, and their values, of which an answer has up to ``most`` bytes.
+
+        Values are not sent if ``item``, the bytes of one, is 0.
+        """
+        while first < end:
+            count = min(ROWS, end - first)
+            lengths, raw = self._asked.ask(
+                "runs", most, first=first, count=count, dtype=self._dtype, has_values=item > 0,
+            )
+            is_list = isinstance(lengths, list) and all(type(one) is int and one >= 0 for one in lengths)
+            if not is_list or not 0 < len(lengths) <= count or sum(lengths) * item != len(raw):
+                raise Damaged("its worker process sends other rows than asked for")
+            yield lengths, raw
+            first += len(lengths)

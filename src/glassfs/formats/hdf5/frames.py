@@ -32,12 +32,10 @@ from glassfs.content.rows import array_rows, values
 from glassfs.content.texts import coded
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import compounds, dataset, elements
-from glassfs.formats.hdf5.answers import Path
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
-from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.elements import DatasetRequests, Path
 from glassfs.once import once
 from glassfs.sizes import PIECE
-from glassfs.source import Source
 
 NAN = "nan"
 """What pandas writes instead of a missing text, unless an attribute says something else."""
@@ -54,7 +52,6 @@ _ESCAPED = re.compile(rb"\\x([0-9a-f]{2})")
 class FrameGroup:
     """A group that is a table, or a part of one; with what reads the objects at any path of its container."""
 
-    source: Source
     requests: Callable[[Path], DatasetRequests]
     objects: Callable[[Path], Iterable[Object]]
     attributes_at: Callable[[Path], Any]
@@ -86,7 +83,7 @@ class FrameGroup:
 
     def column(self, name: bytes, missing: bytes = b"") -> Column | None:
         """Return a dataset as a column, in which texts may be ``missing``; None if it cannot be one."""
-        return dataset.column(self.source, self.asked(name), self.dataset(name), name, missing)
+        return dataset.column(self.asked(name), self.dataset(name), name, missing)
 
     def array(self, name: bytes) -> Array:
         """Return the numbers of a dataset. Raises Damaged if there are none."""
@@ -96,7 +93,7 @@ class FrameGroup:
         return found.content
 
     def structures(self, name: bytes) -> compounds.Structures:
-        return dataset.structures(self.source, self.asked(name), self.dataset(name))
+        return dataset.structures(self.asked(name), self.dataset(name))
 
     def listed(self, column: Column | None, rows: int) -> list[Any]:
         """Return all values of a column of names or categories. Raises TooLarge if they are many."""
@@ -224,7 +221,10 @@ def _masked(key: bytes, group: FrameGroup) -> Column:
     array = None if given.kind.name == "text" else group.array(b"values")
 
     def block(first: int, end: int) -> Sequence[Any]:
-        found = elements.texts(asked, first, end - first) if array is None else array_rows(array, first, end).tolist()
+        if array is None:
+            found = elements.documents(asked, first, end - first)
+        else:
+            found = array_rows(array, first, end).tolist()
         missing = array_rows(mask, first, end).tolist()
         return [None if one else value for value, one in zip(found, missing, strict=True)]
 

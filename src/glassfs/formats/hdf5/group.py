@@ -28,15 +28,14 @@ from glassfs.content import (
     Records,
     Text,
 )
-from glassfs.content.allowance import held
+from glassfs.content.allowance import OBJECT, held
 from glassfs.errors import Damaged, GlassfsError, Passing, Refused
-from glassfs.formats.hdf5 import compounds, dataset, description, frames, matlab
-from glassfs.formats.hdf5.answers import Path, WorkerAnswers, as_text
+from glassfs.formats.hdf5 import compounds, dataset, description, frames
 from glassfs.formats.hdf5.chunks import Shape
 from glassfs.formats.hdf5.description import Dataset, Inner, Object, ValueType
-from glassfs.formats.hdf5.elements import DatasetRequests
+from glassfs.formats.hdf5.elements import DatasetRequests, Path, WorkerAnswers, as_text
 from glassfs.formats.hdf5.frames import FrameGroup
-from glassfs.formats.hdf5.outside import OtherFiles, VirtualGrid, source_part
+from glassfs.formats.hdf5.outside import OtherFiles, placed, put_together
 from glassfs.formats.registry import Opening
 from glassfs.lru import LRU
 from glassfs.names import escape, free_name
@@ -74,9 +73,14 @@ class GroupListing:
         self._top = top
         """The group, or dataset, below which all is that the caller shows."""
         self._recent: LRU[Path, list[Object]] = LRU(remembered)
-        """What was listed last. It belongs to the container, and is weighed and dropped with it."""
+        """What was listed last. It belongs to the container, counts in its memory, and is dropped with it."""
         self._attributes: LRU[Path, tuple[frozenset[str] | None, dict[str, Any]]] = LRU(PIECE)
         """Attributes of groups: the names that were asked for, None for all, and what was found."""
+
+    @property
+    def held(self) -> int:
+        """The bytes of what was listed last."""
+        return self._recent.weight + self._attributes.weight
 
     def _described(self, request: dict[str, Any]) -> Any:
         """Return the answer to a request that describes objects."""
@@ -88,9 +92,9 @@ class GroupListing:
 
     def asked(self, path: Path) -> DatasetRequests:
         opening = self._opening
-        return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source.version, path)
+        return DatasetRequests(self._answers, opening.cache, opening.allowance, opening.source, path)
 
-    def _virtual(self, path: Path, described: Dataset) -> VirtualGrid:
+    def _virtual(self, path: Path, described: Dataset) -> Data:
         """Return the elements of a virtual dataset. Raises Refused, and what prevents reading a source."""
         if described.kind.name != "number" or described.kind.stored is None:
             raise Refused(f"only plain numbers are put together, and not {described.kind.text}")
@@ -102,17 +106,17 @@ class GroupListing:
             if named not in sources:
                 listing = self if self._others.is_own(one.file) else self._listing(one.file)
                 sources[named] = listing.numbers(one.target, kind)
-            parts.append(source_part(one, described.shape, *sources[named]))
-        convert = compounds.conversion(kind)
+            parts.append(placed(one, described.shape, *sources[named], described.item))
+        convert, item = compounds.conversion(kind), described.item
         fill = convert(described.fill) if convert and described.fill else described.fill
-        return VirtualGrid(self._opening.cache, described.shape, described.item, parts, fill)
+        return put_together(parts, described.elements * item, fill or bytes(item))
 
     def _listing(self, file: bytes, top: Path = ()) -> GroupListing:
         """Return the contents of another file, from a path on. Raises Refused."""
         opening = self._others.opening(file)
         answers = self._other_answers.get(file)
         if answers is None:
-            answers = self._other_answers[file] = WorkerAnswers(opening, opening.sandbox("hdf5"))
+            answers = self._other_answers[file] = WorkerAnswers(opening)
         # What these files name in turn is not followed, so that there is an end.
         return GroupListing(opening, answers, OtherFiles(opening), top, PIECE // 64)
 
@@ -123,7 +127,7 @@ class GroupListing:
             raise Refused(f"{escape(target)} is no dataset that can be read, or a virtual one as well")
         if (found.kind.shown, found.kind.dims) != (kind.shown, kind.dims):
             raise Refused(f"{escape(target)} has values of another type")
-        return found.shape, dataset.array_data(self._opening.source, self.asked(_parts(target)), found)
+        return found.shape, dataset.array_data(self.asked(_parts(target)), found)
 
     def find(self, target: bytes) -> Object:
         """Return the object at a path of hard links. Raises Damaged."""
@@ -174,9 +178,9 @@ class GroupListing:
         self._remember([*inner, (path, objects)] if len(objects) == count else inner)
         return count, objects
 
-    def attributes(self, path: Path, names: list[str] | None = None) -> Any:
-        """Return the attributes of an object, or those that have these names, untrusted JSON. Raises Damaged."""
-        request = {"do": "attributes", "path": as_text(path), "names": names}
+    def attributes(self, path: Path) -> Any:
+        """Return the attributes of an object, untrusted JSON. Raises Damaged."""
+        request = {"do": "attributes", "path": as_text(path)}
         # Those of episodes are rows of tables, which are kept.
         return self._answers.ask(request)[0] if len(path) > 1 else self._answers.described(request)
 
@@ -200,7 +204,7 @@ class GroupListing:
         for one in self.objects(path):
             if one.meaning:
                 place = (*path, one.name)
-                group = FrameGroup(self._opening.source, self.asked, self.objects, self.attributes, place)
+                group = FrameGroup(self.asked, self.objects, self.attributes, place)
                 yield from _shown(one.name, frames.members(group, one.meaning), "table: ")
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
@@ -241,10 +245,10 @@ class GroupListing:
                 hidden = f"virtual dataset: {error.reason}"
         if hidden:
             yield Member((name,), Omitted(name, hidden))
-        elif matlab.is_cells(described):
+        elif dataset.is_cells(described):
             yield Member((name,), Group(name, partial(self._cells, described, path)))
         else:
-            yield from dataset.members(self._opening.source, asked, described)
+            yield from dataset.members(asked, described)
 
     def _cells(self, described: Dataset, path: Path) -> Iterator[Member]:
         """Yield links to what is in the cells of MATLAB, under their places."""
@@ -254,7 +258,7 @@ class GroupListing:
             request["count"] = min(AT_ONCE, described.elements - first)
             found = description.cells(self._answers.described(request))
             for number, one in enumerate(found[: described.elements - first], first):
-                name = matlab.cell_name(number, described.shape)
+                name = dataset.cell_name(number, described.shape)
                 yield from _shown(name, self._object(one, (*path, name), ()))
             if not found:
                 raise Damaged("its worker process sends a wrong description")
@@ -326,6 +330,39 @@ class GroupListing:
             return found
 
         return Document(ATTRIBUTES, document, 8 * PIECE)
+
+
+class ArrayListing(GroupListing):
+    """The datasets of a container for the table of arrays: each once, with its stored size, and as no image.
+
+    A listing is for one walk. Objects with several names have the first one; other links are not followed.
+    """
+
+    def __init__(self, *words: Any) -> None:
+        super().__init__(*words)
+        self._seen: set[int] = set()
+        """The addresses of objects with several names that were listed."""
+        self._allowance = self._opening.allowance.part()
+
+    def _described(self, request: dict[str, Any]) -> Any:
+        # The catalogue keeps the rows, and has no space for the answers from which they are made.
+        return self._answers.ask(request | ({"sizes": True} if request["do"] == "list" else {}))[0]
+
+    def _object(self, described: Object, path: Path, above: tuple[Ancestor, ...]) -> Iterator[Member]:
+        name, found = path[-1], described.dataset
+        if described.names > 1:
+            if described.address in self._seen:
+                return
+            self._allowance.take(OBJECT, "objects with several names")
+            self._seen.add(described.address)
+        if described.kind == "group":
+            yield Member((name,), self._subgroup(described, path, above))
+        elif found is not None and not found.is_null:
+            hidden = dataset.why_hidden(found)
+            made = dataset.plain(self.asked(path), found) if not hidden else Omitted(name, hidden)
+            yield Member((name,), made)
+        elif described.kind == "damaged":
+            raise self._opening.source.damage(described.reason)
 
 
 def _shown(name: bytes, members: Iterable[Member], what: str = "") -> Iterator[Member]:

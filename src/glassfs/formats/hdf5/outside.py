@@ -7,20 +7,17 @@ is in another one comes from a worker of its own, and is put together here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import product
+from collections.abc import Iterable
 from math import prod
-from typing import Any, NamedTuple
+from operator import itemgetter
 
-from glassfs import names, work
-from glassfs.cache import BlockCache
-from glassfs.content import Data
+from glassfs import names
+from glassfs.content import Concatenated, Data
+from glassfs.content.data import Slice
 from glassfs.errors import DeviceFailed, GlassfsError, Refused, Unavailable
-from glassfs.formats.hdf5.chunks import Grid, Shape
+from glassfs.formats.hdf5.chunks import Shape, filled, is_run, linear
 from glassfs.formats.hdf5.description import VirtualPart
-from glassfs.formats.hdf5.elements import together
 from glassfs.formats.registry import Opening
-from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
 from glassfs.source import Source
 
@@ -80,75 +77,34 @@ def _plain(name: bytes) -> str:
     return "" if "/" in plain or "\0" in plain or plain in (".", "..") else plain
 
 
-class SourcePart(NamedTuple):
-    """Elements ``to`` of a virtual dataset: the elements ``of`` an array of ``shape``, which ``data`` has."""
+def placed(part: VirtualPart, shape: Shape, source: Shape, data: Data, item: int) -> tuple[int, Data]:
+    """Return the offset of a part of a virtual dataset of ``shape``, and its bytes: ``data`` has an array ``source``.
 
-    to: tuple[range, ...]
-    of: tuple[range, ...]
-    shape: Shape
-    data: Data
-
-
-def source_part(part: VirtualPart, shape: Shape, source: Shape, data: Data) -> SourcePart:
-    """Return a part of a virtual dataset of ``shape``: elements of an array of the shape ``source``.
-
-    Raises Refused if it cannot be read axis by axis, or exceeds one of the two.
+    Elements have ``item`` bytes. Raises Refused if the part exceeds one of the two, or is not contiguous in both.
     """
-    to, of = (tuple(map(range, shape)) if part.to is None else part.to,
-              tuple(map(range, source)) if part.of is None else part.of)
-    for axes, lengths in ((to, shape), (of, source)):
-        if len(axes) != len(lengths) or any(axis and axis[-1] >= n for axis, n in zip(axes, lengths, strict=True)):
-            raise Refused("one of its parts exceeds a dataset")
-    if [len(axis) for axis in to if len(axis) != 1] != [len(axis) for axis in of if len(axis) != 1]:
-        raise Refused("one of its parts has another shape than its source")
-    return SourcePart(to, of, source, data)
+    (to, count), (of, wanted) = _run(part.to, shape), _run(part.of, source)
+    if count != wanted:
+        raise Refused("one of its parts has another number of elements than its source")
+    return to * item, Slice(data, of * item, count * item)
 
 
-class VirtualGrid(Grid):
-    """The elements of a virtual dataset: those of its parts, of two at one place the later; ``fill`` where none is."""
+def _run(axes: tuple[range, ...] | None, shape: Shape) -> tuple[int, int]:
+    """Return the number of the first element of a box in C order, and how many it has. Raises Refused."""
+    axes = tuple(map(range, shape)) if axes is None else axes
+    if len(axes) != len(shape) or any(axis and axis[-1] >= n for axis, n in zip(axes, shape, strict=True)):
+        raise Refused("one of its parts exceeds a dataset")
+    counts = tuple(map(len, axes))
+    if not is_run(counts, shape) or any(axis.step > 1 < len(axis) for axis in axes):
+        raise Refused("one of its parts is not contiguous")
+    return linear([axis.start for axis in axes], shape), prod(counts)
 
-    def __init__(self, cache: BlockCache, shape: Shape, item: int, parts: Sequence[SourcePart], fill: bytes) -> None:
-        # So much is put together at once.
-        super().__init__(cache, shape, together(shape, (1,) * len(shape), item, PIECE), item)
-        self._parts, self._fill = parts, fill or bytes(item)
-        self._dtype = f"u{item}" if item in (1, 2, 4, 8) else f"V{item}"
 
-    def _copy(self, buffer: memoryview, start: Shape, shape: Shape, low: Shape, counts: Shape) -> None:
-        inside: Any = (..., *(slice(a - b, a - b + n) for a, b, n in zip(low, start, counts, strict=True)))
-        target = np.frombuffer(buffer, self._dtype).reshape(shape)[inside]
-        target[...] = np.frombuffer(self._fill, self._dtype)[0]
-        for one in self._parts:
-            parts = [
-                slice(len(range(axis.start, min(at, axis.stop), axis.step)),
-                      len(range(axis.start, min(at + count, axis.stop), axis.step)))
-                for axis, at, count in zip(one.to, low, counts, strict=True)
-            ]
-            places = [axis[part] for axis, part in zip(one.to, parts, strict=True)]
-            if all(places):
-                # Axes of one element may be anywhere on either side; the others are in the same order.
-                longer = iter([part for part, axis in zip(parts, one.to, strict=True) if len(axis) != 1])
-                wanted = [axis if len(axis) == 1 else axis[next(longer)] for axis in one.of]
-                box: Any = (..., *(
-                    slice(axis[0] - at, axis[-1] - at + 1, axis.step) for axis, at in zip(places, low, strict=True)
-                ))
-                target[box] = self._gathered(one, wanted).reshape(target[box].shape)
-
-    def _gathered(self, one: SourcePart, wanted: list[range]) -> NDArray[Any]:
-        """Return the elements of a source at these places of each axis."""
-        item, counts = self.item, tuple(map(len, wanted))
-        strides = [item * prod(one.shape[axis + 1 :]) for axis in range(len(wanted))]
-        # What is between the wanted elements of the last axes is read with them, if it is not much.
-        most, span, outer = max(PIECE, 4 * item * prod(counts)), item, len(wanted)
-        while outer and span + (wanted[outer - 1][-1] - wanted[outer - 1][0]) * strides[outer - 1] <= most:
-            outer -= 1
-            span += (wanted[outer][-1] - wanted[outer][0]) * strides[outer]
-        first = sum(axis[0] * stride for axis, stride in zip(wanted[outer:], strides[outer:], strict=True))
-        steps = [axis.step * stride for axis, stride in zip(wanted[outer:], strides[outer:], strict=True)]
-        found = np.empty((prod(counts[:outer]), *counts[outer:]), self._dtype)
-        for number, place in enumerate(product(*wanted[:outer])):
-            work.check()
-            offset = first + sum(at * stride for at, stride in zip(place, strides, strict=False))
-            with self._cache.measuring(span):
-                raw = one.data.read(offset, span)
-                found[number] = np.ndarray(counts[outer:], self._dtype, raw, 0, steps)
-        return found
+def put_together(parts: Iterable[tuple[int, Data]], size: int, fill: bytes) -> Data:
+    """Return ``size`` bytes: parts at their offsets, and elements ``fill`` where none is. Raises Refused."""
+    found, end = list[Data](), 0
+    for start, data in sorted(parts, key=itemgetter(0)):
+        if start < end:
+            raise Refused("its parts overlap")
+        found += filled(fill, start - end), data
+        end = start + data.size
+    return Concatenated([*found, filled(fill, size - end)])

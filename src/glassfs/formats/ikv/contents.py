@@ -389,8 +389,7 @@ def _integers(source: Source, cache: BlockCache, start: int, end: int, count: in
     def numbers() -> Iterator[bytes]:
         position, left = start, count
         while left:
-            with cache.waiting():
-                chunk = source.read(position, min(WINDOW, end - position))
+            chunk = source.read(position, min(WINDOW, end - position))
             values, used = leb128.unpack(chunk, left)
             if not used:
                 raise Damaged("its integers have changed since it was opened", source.name, what)

@@ -77,8 +77,9 @@ def open_kinodb(opening: Opening) -> Container:
         opening.warn(f"its header counts {header.num_episodes} episodes, but its index has {opened.count}")
     facts = {"num_episodes": opened.count, "num_frames": header.num_frames, "created": _date(header.created)}
     root = Fields(b"", _CONTENTS, opened.content, lambda: [Member((EPISODES_KEY,), opened.episodes())])
-    held = 32 * OBJECT + STRETCH * ENTRY.size  # of objects 2.4 KiB, as measured
-    return Container("kinodb", version, root, [source], facts, opened.check, opened.episodes, held=held)
+    return Container(
+        "kinodb", version, root, [source], facts, opened.check, opened.episodes, held=lambda: STRETCH * ENTRY.size,
+    )
 
 
 class _File:

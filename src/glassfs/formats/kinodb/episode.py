@@ -34,11 +34,12 @@ from glassfs.content import (
     episodes_table,
 )
 from glassfs.content.episodes import EPISODE_COLUMNS, EPISODES_KEY, record_cost, step_columns
-from glassfs.content.features import Camera, Signal, as_text, decoded
+from glassfs.content.features import Camera, Signal, as_text
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
 from glassfs.formats.kinodb.scan import first_images
 from glassfs.formats.registry import Opening
+from glassfs.names import text
 from glassfs.once import once
 
 STEP_SIZE = 5  # bytes of reward and is_terminal, after state and action of a record
@@ -398,6 +399,6 @@ def _cameras_of(episode: KinoEpisode) -> list[Camera] | None:
         if not image.width * image.height or not (image.format or 1 <= image.channels <= 4):
             reason = f"has images of {image.width} x {image.height} pixels and {image.channels} channels"
         # A video has the size of its first image.
-        camera = Camera(f"images/{decoded(image.camera)}", image.width, image.height, reason)
+        camera = Camera(f"images/{text(image.camera)}", image.width, image.height, reason)
         cameras.setdefault(image.camera, camera)
     return list(cameras.values())

@@ -127,7 +127,7 @@ class RecordingContents:
             return
         end = recording.data_end - last
         op, _, stored = Fields(self._source.read(end, last)).numbers("BQI")
-        found = CRC32.start
+        found = 0
         for piece in Extent(self._source, 0, end if op == Op.DATA_END and stored else 0).pieces():
             found = CRC32.update(piece, found)
         if op == Op.DATA_END and stored and found != stored:

@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Callable, Sequence
 
-from glassfs.lru import LRU
 from glassfs.mount.engines import wire
 from glassfs.mount.engines.wire import IN_HEADER, OUT_HEADER, Opcode
 from glassfs.mount.errors import Answer, Failures
@@ -54,8 +53,6 @@ class Answers:
         self._generation = int.from_bytes(os.urandom(4), "little")
         """Differs from mount to mount, as ids do not: else a file handle of an earlier mount, which servers of NFS and
         others give to their clients, would lead to another file of this one instead of ESTALE."""
-        self._ends: LRU[tuple[int, int], bool] = LRU(1000)
-        """Directories that were just listed to the end, each with that position."""
         # Threads add to it without a lock. If a count were lost, no more would be wrong than a figure of the status.
         self.counts = [0] * OPCODES
         """Number of requests by opcode."""
@@ -95,13 +92,13 @@ class Answers:
         if attributes is None:
             self._reply(unique, wire.no_entry(entry_timeout))
             return
-        answer = wire.looked_up(unique, child, self._generation, entry_timeout, timeout, attributes)
-        if not self._send((answer,)):
-            self._operations.forget(child, 1)
+        answer = wire.entry_out(child, self._generation, entry_timeout, timeout, attributes)
+        if not self._send((wire.packed(0, unique, answer),)):
+            self._operations.inodes.forget(child, 1)
 
     def _getattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         attributes, timeout = self._operations.attributes(ident)
-        self._send((wire.described(unique, timeout, attributes),))
+        self._send((wire.packed(0, unique, wire.attr_out(timeout, attributes)),))
 
     def _read(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)
@@ -114,12 +111,6 @@ class Answers:
         """Reply with as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
-        # The kernel asks once more after the last entry. That there is none is known without making the listing again,
-        # which takes a fifth of the time of a short one.
-        if self._ends.pop((ident, cookie)):
-            operations.listed(ident, cookie)
-            self._reply(unique, b"")
-            return
         listing, position = operations.listing(ident, cookie)
         body = bytearray(wire.dots(listing.directory.ino, listing.cookie)[position * wire.DOT :])
         given: list[tuple[int, int]] = []
@@ -129,15 +120,13 @@ class Answers:
                 raise Answer(errno.EINVAL)
             if not body:
                 operations.listed(ident, cookie)
-            elif not is_full:
-                self._ends.put((ident, listing.cookie + len(listing) + 2), True)
             # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
             # all are given back.
             if self._reply(unique, body):
                 given.clear()
         finally:
             for child, count in given:
-                operations.forget(child, 1, count)
+                operations.inodes.forget(child, 1, count)
 
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
@@ -156,7 +145,7 @@ class Answers:
             is_given = not is_full and self._put(body, child, node, listing.cookie + position, timeout)
             if child and not is_given:
                 given.pop()
-                operations.forget(child, 1)
+                operations.inodes.forget(child, 1)
             if is_full:
                 return True
         if isinstance(listing.directory, Settled) and position - 2 < len(listing):
@@ -223,13 +212,13 @@ class Answers:
         return attributes is not None
 
     def _forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        self._operations.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])
+        self._operations.inodes.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])
 
     def _batch_forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         count, _ = wire.BATCH_FORGET_IN.unpack_from(message, _REQUEST)
         start = _REQUEST + wire.BATCH_FORGET_IN.size
         for one, references in wire.FORGET_ONE.iter_unpack(message[start : start + count * wire.FORGET_ONE.size]):
-            self._operations.forget(one, references)
+            self._operations.inodes.forget(one, references)
 
     def _readlink(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
         self._reply(unique, raw(self._operations.readlink(ident)))

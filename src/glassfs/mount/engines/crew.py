@@ -25,12 +25,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from glassfs import threads, work
-from glassfs.cache.cores import CORES
 from glassfs.errors import Unavailable
 from glassfs.mount.engines.wire import READ, Opcode
 from glassfs.names import RESERVED
 from glassfs.settings import settings
-from glassfs.work import Work
+from glassfs.work import CORES, Work
 
 log = logging.getLogger(__name__)
 
@@ -105,8 +104,6 @@ class Worker:
 
     ``clock`` is the clock of its processor time.
     """
-
-    __slots__ = ("clock", "needed", "state", "task")
 
     def __init__(self) -> None:
         self.clock = -1

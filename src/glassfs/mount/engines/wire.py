@@ -96,13 +96,11 @@ INIT_FLAGS2 = struct.Struct("=I")
 
 # Replies
 OUT_HEADER = struct.Struct("=IiQ")  # length, negative errno, unique
-ATTRIBUTES = "6Q10I"  # struct fuse_attr
-ENTRY_OUT = struct.Struct(f"=4Q2I{ATTRIBUTES}")
 ENTRY_HEAD = "4Q2I3Q"  # of ENTRY_OUT: the fields that differ between the files of one directory
-TAIL = struct.Struct("=3Q10I")  # the rest: times and all that follows from the owner and the mode
+TAIL = struct.Struct("=3Q10I")  # the rest of struct fuse_attr: times and all that follows from the owner and the mode
 ENTRY_TAIL = TAIL.size
-LOOKUP_OUT = struct.Struct(f"=IiQ{ENTRY_HEAD}{ENTRY_TAIL}s")  # OUT_HEADER and ENTRY_OUT
-GETATTR_OUT = struct.Struct(f"=IiQQ2I3Q{ENTRY_TAIL}s")  # OUT_HEADER and struct fuse_attr_out
+ENTRY_OUT = struct.Struct(f"={ENTRY_HEAD}{ENTRY_TAIL}s")
+ATTR_OUT = struct.Struct(f"=Q2I3Q{ENTRY_TAIL}s")
 STATFS_OUT = struct.Struct("=5Q4I24x")
 XATTR_OUT = struct.Struct("=II")
 OPEN_OUT = struct.Struct("=QII")
@@ -151,41 +149,31 @@ def tail(mode: int, uid: int, gid: int, mtime_ns: int) -> bytes:
     return TAIL.pack(mtime, mtime, mtime, mtime_ns, mtime_ns, mtime_ns, mode, 1, uid, gid, 0, BLOCK_SIZE, 0)
 
 
-def looked_up(
-    unique: int, ident: int, generation: int, entry_timeout: float, timeout: float, found: Attributes,
-) -> bytes:
-    """Return a whole message: the reply to a look-up, as ``entry_out``."""
-    seconds, nanoseconds = times(timeout)
-    entry_seconds, entry_nanoseconds = times(entry_timeout)
-    mode, ino, uid, gid, size, mtime_ns = found
-    return LOOKUP_OUT.pack(
-        LOOKUP_OUT.size, 0, unique, ident, generation, entry_seconds, seconds, entry_nanoseconds, nanoseconds,
-        ino, size, -(-size // BLOCK), tail(mode, uid, gid, mtime_ns),
-    )
-
-
 def entry_out(ident: int, generation: int, entry_timeout: float, timeout: float, found: Attributes) -> bytes:
     """Return a node's id and attributes, with timeouts in seconds.
 
     A file handle is the id and the generation, of which the kernel keeps 32 bits and compares all: it must fit.
     """
-    return looked_up(0, ident, generation, entry_timeout, timeout, found)[OUT_HEADER.size :]
+    seconds, nanoseconds = times(timeout)
+    entry_seconds, entry_nanoseconds = times(entry_timeout)
+    mode, ino, uid, gid, size, mtime_ns = found
+    return ENTRY_OUT.pack(
+        ident, generation, entry_seconds, seconds, entry_nanoseconds, nanoseconds, ino, size, -(-size // BLOCK),
+        tail(mode, uid, gid, mtime_ns),
+    )
 
 
 def no_entry(timeout: float) -> bytes:
     """Return a reply that there is no such name for ``timeout`` seconds."""
     seconds, nanoseconds = times(timeout)
-    return ENTRY_OUT.pack(0, 0, seconds, 0, nanoseconds, *[0] * 17)
+    return ENTRY_OUT.pack(0, 0, seconds, 0, nanoseconds, 0, 0, 0, 0, b"")
 
 
-def described(unique: int, timeout: float, found: Attributes) -> bytes:
-    """Return a whole message: the reply to GETATTR, with a timeout in seconds."""
+def attr_out(timeout: float, found: Attributes) -> bytes:
+    """Return attributes, with a timeout in seconds."""
     seconds, nanoseconds = times(timeout)
     mode, ino, uid, gid, size, mtime_ns = found
-    return GETATTR_OUT.pack(
-        GETATTR_OUT.size, 0, unique, seconds, nanoseconds, 0, ino, size, -(-size // BLOCK),
-        tail(mode, uid, gid, mtime_ns),
-    )
+    return ATTR_OUT.pack(seconds, nanoseconds, 0, ino, size, -(-size // BLOCK), tail(mode, uid, gid, mtime_ns))
 
 
 def dots(ino: int, before: int) -> bytes:

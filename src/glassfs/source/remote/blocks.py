@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,8 +37,10 @@ AT_ONCE = 8
 """Blocks in one request."""
 WINDOW = 64
 """Blocks requested ahead of a reader at most."""
+SHORT = 3
+"""Blocks read in sequence before more are requested: the reader may want something small, such as an image."""
+NEAR, READERS = 4, 16
 FILE = "blocks.sqlite"
-_BLOCK = struct.Struct("<Q")
 
 
 def version_of(server: Server, path: Path, facts: Facts) -> Version:
@@ -70,14 +71,8 @@ class RemoteBlocks:
         self._lookups = ThreadPoolExecutor(2, "glassfs-lookups")
         self._writer = ThreadPoolExecutor(1, "glassfs-writer")
 
-    def stored_facts(self, server: Server, path: Path) -> Facts | None:
-        """Return the last facts of an object by the disk cache, which the server has to confirm."""
-        return None if self._disk is None else self._disk.facts(key_of(server, path))
-
     def put_head(self, server: Server, path: Path, facts: Facts, data: bytes) -> None:
-        """Cache an object's facts, and its first bytes, which came with them, if these fill a block."""
-        if self._disk is not None:
-            self._disk.note_facts(key_of(server, path), facts)
+        """Cache an object's first bytes, which came with its facts, if they fill a block."""
         version, size = version_of(server, path, facts), min(BLOCK, facts.size)
         if 0 < size <= len(data) and self._cache.known((version, 0)) is None:
             self._cache.add((version, 0), data[:size])
@@ -245,7 +240,10 @@ class RemoteSource(Source):
         self.window = min(WINDOW, blocks.window)
         self._blocks = blocks
         self._doubt = doubt
-        self._ahead = _ReadAhead()
+        self._streams: dict[int, tuple[int, int]] = {}
+        """By the last block of a reader: how many it has read in sequence, and up to where blocks were requested ahead.
+        The one that read last is at the end."""
+        self._lock = threading.Lock()
         self._timed_out: GlassfsError | None = None
         """The error of a read that timed out, which other reads get at once until ``_timed_out_until``."""
         self._timed_out_until = 0.0
@@ -270,7 +268,7 @@ class RemoteSource(Source):
     def _pieces(self, offset: int, end: int) -> Iterator[memoryview]:
         """Yield the bytes ``[offset, end)`` in order."""
         last = -(-end // BLOCK)
-        ahead = self._ahead.after(offset // BLOCK, last - 1, self)
+        ahead = self._expected(offset // BLOCK, last - 1)
         for start in range(offset // BLOCK, last, AT_ONCE):
             wanted = range(start, min(start + AT_ONCE, last))
             # The rest of a large read is as good as read; what may follow it is requested with its last part.
@@ -292,35 +290,21 @@ class RemoteSource(Source):
                     self._timed_out, self._timed_out_until = error.at(), now + settings.server_fail_fast
                 raise
 
+    def _expected(self, first: int, last: int) -> range:
+        """Note that the blocks from ``first`` to ``last`` are read; return which ones to request ahead.
 
-class _ReadAhead:
-    """The last readers of one object: finds out which of them are sequential, whatever the sizes of their reads.
-
-    Threads of one reader may read out of order: blocks a little before its last one, and behind small gaps, are its
-    own. Blocks that are read again are no progress, nor are those that were skipped.
-    """
-
-    SHORT = 3
-    """Blocks read in sequence before more are requested: the reader may want something small, such as an image."""
-    NEAR = 4
-    MOST = 16
-
-    def __init__(self) -> None:
-        self._streams: dict[int, tuple[int, int]] = {}
-        """By the last block of a reader: how many it has read in sequence, and up to where blocks were requested ahead.
-        The one that read last is at the end."""
-        self._lock = threading.Lock()
-
-    def after(self, first: int, last: int, of: RemoteSource) -> range:
-        """Note that the blocks from ``first`` to ``last`` are read; return which ones to request ahead."""
+        Finds out which of the last readers are sequential, whatever the sizes of their reads. Threads of one reader may
+        read out of order: blocks a little before its last one, and behind small gaps, are its own. Blocks that are read
+        again are no progress, nor are those that were skipped.
+        """
         with self._lock:
             near = (
                 block for block, (read, _) in reversed(self._streams.items())
-                if -self.NEAR <= first - block <= min(self.NEAR, read + 1)
+                if -NEAR <= first - block <= min(NEAR, read + 1)
             )
             known = next(near, None)
             if known is None:
-                if len(self._streams) >= self.MOST:  # readers that are not sequential go first
+                if len(self._streams) >= READERS:  # those that are not sequential go first
                     idle = (block for block, (read, _) in self._streams.items() if not read)
                     del self._streams[next(idle, next(iter(self._streams)))]
                 self._streams[last] = 0, 0
@@ -328,10 +312,10 @@ class _ReadAhead:
             read, asked = self._streams.pop(known)
             read += max(0, min(last - first + 1, last - known))
             last = max(last, known)
-            count = min(of.window, 2 * max(0, read - self.SHORT))
-            until = min(last + 1 + count, of.count)
+            count = min(self.window, 2 * max(0, read - SHORT))
+            until = min(last + 1 + count, self.count)
             # Requests of many blocks are better; until then the reader has blocks that are under way.
-            if until < of.count:
+            if until < self.count:
                 until -= until % min(AT_ONCE, max(2, count // 2))
             self._streams.pop(last, None)  # another reader was here
             self._streams[last] = read, max(asked, until)
@@ -359,31 +343,19 @@ class DiskCache:
         """Return the blocks with these numbers, which have these sizes; None unless all are cached."""
         if not Facts(0, validator, 0).has_strong_etag:
             return None
-        owner = _owner(object_key, validator)
-        found = self._cache.find([owner + _BLOCK.pack(number) for number in sizes])
+        found = self._cache.find([_key(object_key, validator, number) for number in sizes])
         parts = [part for part in found if part is not None]
         return parts if [len(part) for part in parts] == [*sizes.values()] else None
 
     def put(self, object_key: str, validator: str, number: int, data: bytes | bytearray | memoryview) -> None:
         """Cache a block if possible."""
         if data and Facts(0, validator, 0).has_strong_etag:
-            self._cache.store({_owner(object_key, validator) + _BLOCK.pack(number): data})
-
-    def facts(self, object_key: str) -> Facts | None:
-        """Return the last facts of an object; the server must confirm them (If-None-Match) before they are trusted."""
-        (stored,) = self._cache.find([_owner(object_key, "")])
-        return None if stored is None else Facts(*json.loads(stored))
-
-    def note_facts(self, object_key: str, facts: Facts) -> None:
-        """Store the facts that a server reported of an object."""
-        if facts.has_strong_etag:
-            self._cache.store({_owner(object_key, ""): json.dumps(facts).encode()})
+            self._cache.store({_key(object_key, validator, number): data})
 
 
-def _owner(object_key: str, validator: str) -> bytes:
-    """Return a cryptographic hash, so that no other object has the same owner."""
-    key, tag = (text.encode("utf-8", "surrogatepass") for text in (object_key, validator))
-    return hashlib.blake2b(struct.pack("<Q", len(key)) + key + tag, digest_size=32).digest()
+def _key(*words: str | int) -> bytes:
+    """Return a cryptographic hash, so that no block of another object has the same key."""
+    return hashlib.blake2b(json.dumps(words).encode(), digest_size=32).digest()
 
 
 def _submitted(threads: ThreadPoolExecutor, task: Callable[[], None]) -> Future[None] | None:

@@ -1,4 +1,4 @@
-"""Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face, FTP and others.
+"""Read through fsspec the protocols that glassfs does not speak itself: SFTP, Hugging Face and others.
 
 fsspec file systems may block, hang, raise anything and return anything. Each connected one is therefore used by one
 call at a time, on a daemon thread that is abandoned after the timeout (``server.BlockingCalls``), and replaced after
@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import inspect
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,18 +27,15 @@ from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import not_installed
 from glassfs.source.remote.server import MOST_NAMES, NO_HOST, NO_NAME, BlockingCalls, Facts, Listed, Retryable, Server
-from glassfs.source.remote.url import ALIASES, KNOWN, Connection, Url
+from glassfs.source.remote.url import KNOWN, Connection, Url
 
 Result = TypeVar("Result")
 
 # Protocols of fsspec without a server: files of this machine, and wrappers around other file systems.
 NO_SERVERS = frozenset((
-    "abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data",
-    "dir", "dvc", "file", "filecache", "generic", "git", "glassfs", "libarchive", "local", "pyscript", "reference",
-    "simplecache", "tar", "zip",
+    "abstract", "async_wrapper", "asynclocal", "asyncwrapper", "blockcache", "cached", "dask", "data", "dir", "file",
+    "filecache", "generic", "git", "glassfs", "libarchive", "local", "reference", "simplecache", "tar", "zip",
 ))
-LOGINS = ("ftp", "sftp", "smb", "ssh")
-"""Protocols where each connection is a login; servers limit their number."""
 IDENTIFYING = ("endpoint", "endpoint_url", "host", "org", "port", "repo", "sha", "user", "username")
 # Keys of ``info`` that distinguish versions, best first.
 _VERSIONS = (
@@ -48,14 +44,11 @@ _VERSIONS = (
 )
 _NO_VERSIONS = ("", "null", "None", "none")
 _TIMES = (
-    "mtime", "LastModified", "last_modified", "Last-Modified", "modified", "updated", "modificationTime", "modify",
+    "mtime", "LastModified", "last_modified", "Last-Modified", "modified", "updated", "modificationTime",
     "created",
 )
 _MISSING = (404, 410)
 _DENIED = (401, 403, 407)
-_FTP_CODE = re.compile(r"(\d{3})[ -]")
-_FTP_DENIED = ("331", "332", "530", "532", "534")
-_DIGITS = re.compile(r"^(\d{4})(\d\d)(\d\d)(\d\d)(\d\d)(\d\d)")
 
 
 class Unbelievable(DeviceFailed):
@@ -74,9 +67,6 @@ class FsspecServer(Server):
 
     def __init__(self, url: Url, connection: Connection) -> None:
         self.name = f"{url.scheme}://{url.host}"
-        if url.scheme == "github":  # owner and repository, not user and password; versions are hashes of the bytes
-            self.name = f"{url.scheme}://{url.userinfo}@{url.host}"
-            self.has_lasting_versions = True
         self._class = _class_of(url)
         authority = f"{url.userinfo}@{url.host}" if url.userinfo else url.host
         self._options = self._options_for(url, connection, f"{url.scheme}://{authority}")
@@ -86,7 +76,7 @@ class FsspecServer(Server):
         probe = str(self._class._strip_protocol(f"{url.scheme}://{authority}/x"))
         self._root = probe[:-1] if probe.endswith("x") else f"{authority}/"
         self.timeout = connection.timeout
-        self._calls = BlockingCalls("fsspec", 4 if url.scheme in LOGINS else 8)
+        self._calls = BlockingCalls("fsspec", 8)
         self._lock = threading.Lock()
         self._idle: list[tuple[float, Any]] = []
         """Connected file systems that no call uses, and when they were used last; the last one at the end."""
@@ -273,7 +263,7 @@ def _class_of(url: Url) -> Any:
     except ImportError:
         raise Refused(not_installed()) from None
     if url.scheme in NO_SERVERS or url.scheme in KNOWN:
-        raise Refused(f"{url.scheme}:// is not read through fsspec; supported are {_supported()}")
+        raise Refused(f"{url.scheme}:// is not read through fsspec")
     try:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
@@ -281,13 +271,7 @@ def _class_of(url: Url) -> Any:
             raise Refused(not_installed("ssh")) from None
         raise Refused(f"{url.scheme}:// needs another package: {error}") from None
     except ValueError:
-        raise Refused(f"unknown protocol {url.scheme}://; supported are {_supported()}") from None
-
-
-def _supported() -> str:
-    from fsspec import available_protocols
-
-    return ", ".join(sorted({*available_protocols(), *KNOWN} - NO_SERVERS - ALIASES.keys()))
+        raise Refused(f"unknown protocol {url.scheme}://") from None
 
 
 def _name_in(folder: str, full_name: str, is_folder: bool) -> str:
@@ -328,10 +312,9 @@ def _mtime_ns(info: Mapping[Any, Any]) -> int:
     """Return the time in nanoseconds since 1970; 0 if there is none after that."""
     for name in _TIMES:
         value: Any = info.get(name)
-        if isinstance(value, str):  # in ISO 8601, or in digits only, as in the listings of FTP
-            text = _DIGITS.sub(r"\1-\2-\3T\4:\5:\6", value.strip()[:64]).replace("Z", "+00:00")
+        if isinstance(value, str):
             with suppress(ValueError):
-                value = datetime.fromisoformat(text)
+                value = datetime.fromisoformat(value.strip()[:64].replace("Z", "+00:00"))
         if isinstance(value, datetime):
             with suppress(OverflowError, ValueError):
                 value = (value if value.tzinfo else value.replace(tzinfo=timezone.utc)).timestamp()
@@ -347,18 +330,16 @@ def translated(error: BaseException) -> GlassfsError:
     if isinstance(error, GlassfsError):
         return error
     status = _http_status(error)
-    found = _FTP_CODE.match(str(error)) if type(error).__module__ == "ftplib" else None
-    code = found[1] if found else ""
     number = getattr(error, "errno", None)
-    detail = f"HTTP {status}" if status else code
+    detail = f"HTTP {status}" if status else ""
     if isinstance(number, int) and number in errno.errorcode:
         detail = os.strerror(number)
     text = f"{type(error).__name__}: {detail}" if detail else type(error).__name__
-    if isinstance(error, FileNotFoundError) or status in _MISSING or code == "550":
+    if isinstance(error, FileNotFoundError) or status in _MISSING:
         return NotFound("does not exist")
     if isinstance(error, (IsADirectoryError, NotADirectoryError)):
         return NotFound("is a folder where a file is expected, or a file where a folder is")
-    if isinstance(error, PermissionError) or status in _DENIED or code in _FTP_DENIED:
+    if isinstance(error, PermissionError) or status in _DENIED:
         return NotAllowed(f"access denied: {text}")
     if status == 412:
         return Changed("has been replaced by another object")

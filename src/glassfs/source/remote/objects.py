@@ -19,7 +19,6 @@ from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any
 
-from glassfs import installing
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused
 from glassfs.forks import PerProcess
 from glassfs.settings import settings
@@ -94,18 +93,6 @@ class ObjectServer(Server):
         self._store = store
         self._list_pages = list_pages
         self._listed_by_page: set[Path] = set()
-
-    @staticmethod
-    def options(timeout: float) -> dict[str, Any]:
-        """Return the options of every obstore store. It does not retry: this module does, for bodies as well."""
-        silence = timedelta(seconds=timeout / TRIES)
-        return {
-            "client_options": {
-                "timeout": timedelta(seconds=timeout), "connect_timeout": silence, "read_timeout": silence,
-                "user_agent": "glassfs",
-            },
-            "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout)},
-        }
 
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server may send names without end, and obstore returns them all at once. The time bounds how many it can
@@ -256,6 +243,18 @@ class ObjectServer(Server):
         return NotFound("there is no such bucket" if is_bucket else "there is no such object")
 
 
+def read_options(timeout: float) -> dict[str, Any]:
+    """Return the options of a store that is read. It does not retry: this module does, for bodies as well."""
+    silence = timedelta(seconds=timeout / TRIES)
+    return {
+        "client_options": {
+            "timeout": timedelta(seconds=timeout), "connect_timeout": silence, "read_timeout": silence,
+            "user_agent": "glassfs",
+        },
+        "retry_config": {"max_retries": 0, "retry_timeout": timedelta(seconds=timeout)},
+    }
+
+
 def _detail(error: Exception) -> str:
     code = _CODE.search(str(error))
     return f", {code[1]}" if code else ""
@@ -267,7 +266,7 @@ def _detail(error: Exception) -> str:
 
 def not_installed(extra: str = "remote") -> str:
     """Return the reason to refuse a URL that needs an extra of this package."""
-    return f"needs more than is installed: {installing.command(extra)}"
+    return f"needs more than is installed: install glassfs[{extra}]"
 
 
 def obstore() -> ModuleType:

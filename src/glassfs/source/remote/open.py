@@ -8,15 +8,24 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import cache, partial
 from threading import Event
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 from urllib.parse import unquote_plus, urlsplit
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.forks import PerProcess
 from glassfs.source.contract import ByteCache, Named, Path
 from glassfs.source.remote.blocks import DiskCache, RemoteBlocks
-from glassfs.source.remote.objects import CODE, ListPages, ObjectServer, facts_of, not_installed, obstore
-from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Server, calls, is_name
+from glassfs.source.remote.objects import (
+    CODE,
+    FINAL,
+    ListPages,
+    ObjectServer,
+    facts_of,
+    not_installed,
+    obstore,
+    read_options,
+)
+from glassfs.source.remote.server import MOST_NAMES, NO_HOST, TRIES, Facts, Listed, Server, calls, is_name
 from glassfs.source.remote.store import RemoteStore
 from glassfs.source.remote.url import WEB, Connection, Url, parsed
 from glassfs.source.remote.web import WebServer
@@ -32,9 +41,8 @@ _DENIED = ("401", "403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNot
 _KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 _FILES = (("AWS_CONFIG_FILE", "~/.aws/config"), ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"))
 
-AnyServer = TypeVar("AnyServer", bound=ObjectServer)
-_Bucket: TypeAlias = tuple[Callable[[], Any], str, str, ListPages | None]
-"""A function that makes an obstore store, the endpoint that distinguishes stores of one name, the host, a lister."""
+_Bucket: TypeAlias = tuple[Any, str, str, ListPages | None]
+"""An obstore store, the endpoint that distinguishes stores of one name, the host, and a lister."""
 
 
 def located(
@@ -49,11 +57,6 @@ def located(
     store = cache(partial(RemoteStore, connection=connection, blocks=RemoteBlocks(cached, disk)))
 
     def named(url: Url) -> Named:
-        key = url.scheme, f"{url.userinfo}@{url.host}", url.query
-        server = servers.get(key)
-        if server is None:
-            server = servers[key] = server_of(url, connection)
-
         def folder() -> Named:
             found = store(server, url.path, has_folders=True)
             if next(found.list(()), None) is None and url.path:
@@ -65,20 +68,28 @@ def located(
             found.store.entry(found.path)
             return found
 
+        key = url.scheme, f"{url.userinfo}@{url.host}", url.query
         try:
-            if url.is_folder or (not is_file(url.path[-1]) and server.is_folder(url.path)):
+            if key not in servers:
+                servers[key] = server_of(url, connection)
+            server = servers[key]
+            if url.is_folder:
                 return folder()
             # A name may be an object or a folder, and each guess costs a request. The more likely one comes first.
-            first, second = (single, folder) if url.scheme in WEB or is_file(url.path[-1]) else (folder, single)
+            first, second = (single, folder) if url.query or is_file(url.path[-1]) else (folder, single)
             try:
                 return first()
-            except NotFound as error:
+            except (NotFound, Refused) as error:
                 try:
                     return second()
                 except (NotFound, Refused):
-                    raise NotFound(error.reason, url.shown) from None
-        except (DeviceFailed, Refused) as error:
-            raise server.explained(error) from None
+                    raise error.at(url.shown) from None
+        except DeviceFailed as error:
+            # Servers without TLS, or with it, mostly do not say so.
+            if url.scheme not in WEB or error.reason in (*FINAL, NO_HOST) or error.reason.startswith("the server"):
+                raise
+            asked = "TLS" if url.scheme == "https" else "plain HTTP instead of TLS"
+            raise DeviceFailed(f"{error.reason}; does the server speak {asked}?", error.source) from None
 
     return [named(parsed(url)) for url in urls]
 
@@ -87,7 +98,7 @@ def server_of(url: Url, connection: Connection) -> Server:
     """Return the server of a URL. Raises Refused and NotAllowed."""
     try:
         if url.scheme in _BUCKETS:
-            return bucket_of(url, connection, ObjectServer)
+            return bucket_of(url, connection)
         if url.scheme in WEB:
             return WebServer(url, connection)
         from glassfs.source.remote.fsspecs import FsspecServer
@@ -98,19 +109,20 @@ def server_of(url: Url, connection: Connection) -> Server:
         raise error.at(url.shown) from None
 
 
-def bucket_of(url: Url, connection: Connection, kind: type[AnyServer]) -> AnyServer:
+def bucket_of(url: Url, connection: Connection) -> ObjectServer:
     """Return the server of a bucket's URL. Raises Refused and NotAllowed."""
     if not url.host:
         raise Refused("names no bucket")
     library = obstore()
-    make, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, kind.options(connection.timeout))
     try:
-        store = make()
+        store, endpoint, host, list_pages = _BUCKETS[url.scheme](url, connection, read_options(connection.timeout))
+    except GlassfsError:
+        raise
     except Exception:  # its message may repeat a credential
         raise Refused("cannot be opened: its name, an option or a credential is malformed") from None
     name = f"{url.scheme}://{url.userinfo or url.host}"
     host = urlsplit(endpoint).hostname or host
-    return kind(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
+    return ObjectServer(name, f"{name} {endpoint}", store, library, connection.timeout, host, list_pages)
 
 
 def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
@@ -119,17 +131,13 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     region = connection.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
     endpoint = connection.endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL", "")
     # botocore knows the files, roles and services that credentials come from, and takes 0.2 s to import. It is needed
-    # only if the environment has no keys, or if files may name a region or an endpoint.
+    # only if the environment's keys do not count, or if files may name a region or an endpoint.
     credentials: dict[str, Any] = {}
     session: Any = None
     if connection.anonymous:
         credentials["skip_signature"] = True
-    elif connection.key:
-        credentials |= {"access_key_id": connection.key, "secret_access_key": connection.secret}
-        if connection.token:
-            credentials["session_token"] = connection.token
-    elif connection.profile or not all(map(os.environ.get, _KEYS)):
-        session = _session(connection.profile)
+    elif connection.key or connection.profile or not all(map(os.environ.get, _KEYS)):
+        session = _session(connection)
         found = session.get_credentials()
         if found is None:
             reason = "there are no credentials, neither in the environment nor in the usual files"
@@ -137,7 +145,7 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
         credentials["credential_provider"] = partial(_provide, found)
     has_files = any(os.path.exists(os.path.expanduser(os.environ.get(name) or usual)) for name, usual in _FILES)
     if not (region and endpoint) and (session is not None or has_files):
-        session = session or _session(connection.profile)
+        session = session or _session(connection)
         region = region or session.get_config_variable("region") or ""
         endpoint = endpoint or _configured_endpoint(session)
     if endpoint:
@@ -149,8 +157,8 @@ def _s3(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     async def list_pages(path: Path) -> list[Listed]:
         return await calls.get().run(partial(_list, url.host, client, path))
 
-    make = partial(S3Store, url.host, region=region, **credentials, **options)
-    return make, endpoint, f"s3.{region}.amazonaws.com", list_pages
+    store = S3Store(url.host, region=region, **credentials, **options)
+    return store, endpoint, f"s3.{region}.amazonaws.com", list_pages
 
 
 def _list(bucket: str, client: PerProcess[Any], path: Path, abandoned: Event) -> list[Listed]:
@@ -212,7 +220,7 @@ def _listed_on(page: Any, prefix: str) -> Iterator[Listed]:
 
 def _client(connection: Connection, region: str, endpoint: str) -> Any:
     """Return a botocore client with the same credentials and endpoint. Raises Refused and NotAllowed."""
-    session = _session(connection.profile)
+    session = _session(connection)
     from botocore import UNSIGNED
     from botocore.config import Config
 
@@ -222,24 +230,22 @@ def _client(connection: Connection, region: str, endpoint: str) -> Any:
         retries={"total_max_attempts": 3, "mode": "standard"}, s3={"addressing_style": "path"},
         parameter_validation=False,
     )
-    return session.create_client(
-        "s3", region_name=region, endpoint_url=endpoint or None, config=config,
-        aws_access_key_id=connection.key or None, aws_secret_access_key=connection.secret or None,
-        aws_session_token=connection.token or None,
-    )
+    return session.create_client("s3", region_name=region, endpoint_url=endpoint or None, config=config)
 
 
-def _session(profile: str) -> Any:
+def _session(connection: Connection) -> Any:
     """Return a botocore session: it knows the files, roles and services that credentials come from."""
     try:
         import botocore.session
     except ImportError:
         raise Refused(not_installed()) from None
-    session = botocore.session.Session(profile=profile or None)
+    session = botocore.session.Session(profile=connection.profile or None)
     try:
         session.get_scoped_config()
     except Exception as error:
         raise NotAllowed(f"cannot parse the AWS configuration files: {error}") from None
+    if connection.key:
+        session.set_credentials(connection.key, connection.secret, connection.token or None)
     return session
 
 
@@ -254,9 +260,9 @@ def _provide(credentials: Any) -> dict[str, Any]:
 
 def _configured_endpoint(session: Any) -> str:
     """Return the endpoint in the configuration file: that of S3, or else that of all services."""
-    config = session.get_scoped_config()
-    of_s3 = session.full_config.get("services", {}).get(config.get("services"), {}).get("s3", {})
-    return str((isinstance(of_s3, dict) and of_s3.get("endpoint_url")) or config.get("endpoint_url", ""))
+    from botocore.configprovider import ConfiguredEndpointProvider
+
+    return str(ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), "s3").provide() or "")
 
 
 def _credentials(connection: Connection, options: dict[str, Any], endpoint: str, secret: str = "") -> dict[str, Any]:
@@ -278,7 +284,7 @@ def _gs(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     from obstore.store import GCSStore
 
     credentials = _credentials(connection, options, "base_url")
-    return partial(GCSStore, url.host, **credentials, **options), connection.endpoint, "storage.googleapis.com", None
+    return GCSStore(url.host, **credentials, **options), connection.endpoint, "storage.googleapis.com", None
 
 
 def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
@@ -291,8 +297,8 @@ def _az(url: Url, connection: Connection, options: dict[str, Any]) -> _Bucket:
     if not account:
         raise NotAllowed(f"the storage account is unknown: set {ACCOUNT}")
     credentials = _credentials(connection, options, "endpoint", "account_key")
-    make = partial(AzureStore, container, account_name=account, **credentials, **options)
-    return make, connection.endpoint or account, f"{account}.blob.core.windows.net", None
+    store = AzureStore(container, account_name=account, **credentials, **options)
+    return store, connection.endpoint or account, f"{account}.blob.core.windows.net", None
 
 
 _BUCKETS: dict[str, Callable[[Url, Connection, dict[str, Any]], _Bucket]] = {"s3": _s3, "gs": _gs, "az": _az}

@@ -1,7 +1,7 @@
-"""Parse the options of remote sources: those after ``-o``, and ``storage_options`` of programs; reject mistyped URLs.
+"""Parse the options of remote sources: those after ``-o``, and ``storage_options`` of programs.
 
 Of ``storage_options``, the fields of ``Connection`` are accepted and the names of s3fs, gcsfs, adlfs and fsspec's HTTP
-file system. Options that only tune how these read and cache are ignored; unknown ones are refused, as they may matter.
+file system. Options by which fsspec tunes reads and caches are ignored; unknown ones are refused, as they may matter.
 
 Pure functions. WrongValue and Refused carry messages for the user, without secrets.
 """
@@ -17,7 +17,7 @@ from typing import Any
 
 from glassfs.errors import GlassfsError, Refused
 from glassfs.sizes import human_size, parse_size
-from glassfs.source.remote.url import ALIASES, CREDENTIALS, KNOWN, LOCAL, Connection, is_url, parsed, protocol_of, shown
+from glassfs.source.remote.url import CREDENTIALS, KNOWN, Connection, is_url, protocol_of, shown
 
 DESCRIPTIONS = {
     "endpoint=URL": "of a URL: the server to use instead of the service's own",
@@ -30,10 +30,6 @@ DESCRIPTIONS = {
     "disk_cache_size=SIZE": f"of a URL: how many bytes of them ({human_size(Connection.disk_cache_size)})",
 }
 
-_SCHEMES = {"ssh", "sftp", "ftp", "hf", *ALIASES, *KNOWN, *LOCAL}
-_OTHER_HOST = re.compile(r"(?:([\w.-]+@)([\w.-]+|\[[0-9A-Fa-f:.]+\]):(.*)|([\w.-]{2,}):([/~].*))", re.DOTALL)
-"""What scp, rsync and git call a file on another machine. Without a user only paths from the root or a home count."""
-_ONE_SLASH = re.compile(r"([A-Za-z0-9]+):/*(.*)", re.DOTALL)
 _CREDENTIAL = re.compile(r"(.*_)?(key|secret|token|password|passwd|access_key_id|secret_access_key)")
 SECRETS = ("key", "secret", "token")
 """Fields of ``Connection`` that only programs set."""
@@ -46,19 +42,14 @@ NAMES = {
     "az": {"account_name": "key", "account_key": "secret"},
 }
 """Options of the usual file systems, and the fields of ``Connection`` that they mean."""
-ANONYMOUS = ("anon", "anonymous")
 USUAL_CREDENTIALS = ("google_default", "cloud", "cache")
 """What gcsfs accepts as a token besides anon and tokens."""
-GENERAL = frozenset((
-    "asynchronous", "auto_mkdir", "batch_size", "block_size", "cache_options", "cache_type", "listings_expiry_time",
-    "loop", "max_paths", "skip_instance_cache", "use_listings_cache",
+IGNORED = frozenset((
+    "asynchronous", "auto_mkdir", "batch_size", "block_size", "cache_options", "cache_type", "default_block_size",
+    "default_cache_type", "default_fill_cache", "listings_expiry_time", "loop", "max_paths", "project",
+    "skip_instance_cache", "use_listings_cache",
 ))
 """Options of file systems in general that have no effect here."""
-IGNORED = GENERAL | {
-    "blocksize", "cache_regions", "cache_timeout", "check_connection", "consistency", "default_block_size",
-    "default_cache_type", "default_fill_cache", "encoded", "fill_cache", "max_concurrency", "project", "same_scheme",
-    "simple_links", "size_policy",
-}
 
 
 Values = dict[str, tuple[Callable[[str], object], str]]
@@ -136,32 +127,6 @@ def public_options(connection: Connection) -> dict[str, object]:
     return {name: getattr(connection, name) for name in names}
 
 
-def demand_plain(name: str) -> None:
-    """Raise Refused for a URL that contains credentials, or that ends with a space, as copied text may."""
-    if is_url(name):
-        parsed(name)
-        if name != name.rstrip():
-            raise Refused("ends with a space", shown(name))
-
-
-def meant_by(name: str) -> str:
-    """Return ``; did you mean …?`` with the URL that a missing name may stand for, or ``; write …``, or ""."""
-    if is_url(name.strip()):
-        return f"; did you mean '{shown(name.strip())}'?"
-    found = _ONE_SLASH.fullmatch(name.strip())
-    if found is not None and found[1].lower() in _SCHEMES and found[2]:
-        scheme = found[1].lower()
-        root = "/" if scheme in LOCAL else ""
-        return f"; did you mean '{shown(f'{scheme}://{root}{found[2]}')}'?"
-    found = _OTHER_HOST.fullmatch(name)
-    if found is None:
-        return ""
-    host, path = f"{found[1] or ''}{found[2] or found[4]}", found[3] or found[5] or ""
-    if path.startswith("/"):
-        return f"; write 'ssh://{host}{path}'"
-    return f"; write 'ssh://{host}/…' with the whole path, from the root"
-
-
 def connection_of(protocol: str, options: Mapping[str, Any], source: str) -> Connection:
     """Return the connection for options of a protocol; messages call the container ``source``. Raises Refused."""
     known = protocol_of(protocol)
@@ -197,19 +162,9 @@ def _known(protocol: str, options: dict[str, Any], source: str) -> Connection:
         name = names.get(option, option)
         # What only tunes how another library reads has no effect here. Anything else that is not known could change
         # what is read, or under whose name, so it is refused.
-        if value is None or option in IGNORED or ((protocol, option) == ("s3", "use_ssl") and value):
+        if value is None or option in IGNORED or (name == "token" and value in USUAL_CREDENTIALS):
             continue
-        if (protocol, name) == ("gs", "token") and isinstance(value, str):
-            if value in USUAL_CREDENTIALS:
-                continue
-            if value == "anon":
-                name = value
-            elif "/" in value:
-                raise Refused(
-                    "the option token names a file: "
-                    "that of a service account is taken from GOOGLE_APPLICATION_CREDENTIALS", source,
-                )
-        if name in ANONYMOUS:
+        if name in ("anon", "anonymous") or (name, value) == ("token", "anon"):
             found["anonymous"] = bool(value)
         elif name in _VALUES or name in SECRETS:
             if found.setdefault(name, value) != value:
@@ -223,16 +178,14 @@ def _known(protocol: str, options: dict[str, Any], source: str) -> Connection:
 def _checked(found: dict[str, Any], source: str) -> dict[str, Any]:
     """Return the values of fields of ``Connection`` in their types. Raises Refused."""
     for name, value in found.items():
-        if name in SECRETS:
-            if not isinstance(value, str):
-                raise Refused(f"the option {name} has to be a text, not {type(value).__name__}", source)
-        elif name in _VALUES:
-            parse, expected = _VALUES[name]
-            try:
-                found[name] = parse(str(value))
-            except (ValueError, WrongValue):
-                raise Refused(f"the option {name} has to be {expected}", source) from None
-    return found
+        if name in SECRETS and not isinstance(value, str):
+            raise Refused(f"the option {name} has to be a text, not {type(value).__name__}", source)
+    try:
+        return {
+            name: parsed_value(_VALUES, name, str(value)) if name in _VALUES else value for name, value in found.items()
+        }
+    except WrongValue as error:
+        raise Refused(error.reason, source) from None
 
 
 def _text(value: str) -> str:

@@ -1,11 +1,10 @@
-"""Protocols of fsspec that need more than its contract: SFTP, FTP, files in memory and Hugging Face."""
+"""Protocols of fsspec that need more than its contract: SFTP, files in memory and Hugging Face."""
 
 from __future__ import annotations
 
 import re
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -55,25 +54,6 @@ class SshServer(FsspecServer):
         return system.read_range(key, offset, size)
 
 
-class FtpServer(FsspecServer):
-    """FTP without ABOR. fsspec aborts each transfer, and then some servers (rclone's) never answer again."""
-
-    def disconnect(self, system: Any) -> None:
-        system.ftp.close()
-
-    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
-        import ftplib
-
-        system.ftp.voidcmd("TYPE I")
-        data = bytearray()
-        with system.ftp.transfercmd(f"RETR {key}", offset) as connection:
-            while len(data) < size and (piece := connection.recv(min(size - len(data), 1 << 18))):
-                data += piece
-        with suppress(ftplib.Error):  # the server may complain that the transfer was incomplete
-            system.ftp.voidresp()
-        return data
-
-
 class MemoryServer(FsspecServer):
     """Files in the memory of this process. All readers of one share a position, so it is never opened."""
 
@@ -107,7 +87,7 @@ class HubServer(FsspecServer):
 
     def info(self, system: Any, key: str) -> Any:
         resolved = system.resolve_path(key)
-        if _is_bucket(resolved) or not resolved.path_in_repo:
+        if not resolved.path_in_repo:
             return super().info(system, key)
         info = self._infos.get(key)
         if info is None:
@@ -127,21 +107,18 @@ class HubServer(FsspecServer):
     def open(self, system: Any, key: str, size: int) -> Any:
         resolved = system.resolve_path(key)
         file = super().open(system, key, size)
-        if not _is_bucket(resolved):
-            from huggingface_hub import hf_hub_url
+        from huggingface_hub import hf_hub_url
 
-            url = hf_hub_url(
-                resolved.repo_id, resolved.path_in_repo, repo_type=resolved.repo_type, revision=resolved.revision,
-                endpoint=system.endpoint,
-            )
-            file.url = lambda: url  # its own method lists the folder each time
+        url = hf_hub_url(
+            resolved.repo_id, resolved.path_in_repo, repo_type=resolved.repo_type, revision=resolved.revision,
+            endpoint=system.endpoint,
+        )
+        file.url = lambda: url  # its own method lists the folder each time
         return file
 
     def pinned(self, system: Any, key: str) -> str:
-        """Return the same path at the commit that its branch points to; in a bucket, which has none, unchanged."""
+        """Return the same path at the commit that its branch points to."""
         resolved = system.resolve_path(key)
-        if _is_bucket(resolved):
-            return key
         # A branch may move between two reads of one file. All paths are therefore those of a commit.
         branch = (resolved.repo_type, resolved.repo_id, resolved.revision)
         commit, since = self._commits.get(branch, ("", 0.0))
@@ -161,10 +138,6 @@ def _api(system: Any) -> Any:
     return HfApi(endpoint=system.endpoint, token=system.token)
 
 
-def _is_bucket(resolved: Any) -> bool:
-    return not hasattr(resolved, "path_in_repo")
-
-
 SERVERS: dict[str, type[FsspecServer]] = {
-    "ftp": FtpServer, "hf": HubServer, "memory": MemoryServer, "sftp": SshServer, "ssh": SshServer,
+    "hf": HubServer, "memory": MemoryServer, "sftp": SshServer, "ssh": SshServer,
 }

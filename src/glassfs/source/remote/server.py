@@ -122,14 +122,6 @@ class Server:
         """
         return result_of(self._retried(path, lambda: self._list(path)), self.timeout, self.shown(path))
 
-    def is_folder(self, path: Path) -> bool:
-        """Return whether the server says so, without a listing; False if it does not say."""
-        return False
-
-    def explained(self, error: GlassfsError) -> GlassfsError:
-        """Return the error of the first request, with its cause if that can be found out. May take a few seconds."""
-        return error
-
     def begin(self, path: Path, size: int, known: Facts | None = None) -> tuple[Facts, bytes] | None:
         """Return an object's facts and up to ``size`` of its first bytes, in one request; None if they equal ``known``.
         """

@@ -34,18 +34,11 @@ from glassfs.threads import DaemonPool
 REMEMBERED_NAMES = 250_000
 """Names in all folders that are remembered."""
 MOST_REFRESHING = 4
-"""Values of one ``Loads`` that are refreshed at once; more are not begun before one of these ends."""
+"""Values of one store that are refreshed at once; more are not begun before one of these ends."""
 NEVER = float("-inf")
+_loads = DaemonPool("loads")
 
 Value = TypeVar("Value")
-
-
-class Loads:
-    """The threads that load the values of one store."""
-
-    def __init__(self) -> None:
-        self.pool = DaemonPool("loads")
-        self.refreshing = threading.Semaphore(MOST_REFRESHING)
 
 
 class CachedValue(Generic[Value]):
@@ -55,10 +48,12 @@ class CachedValue(Generic[Value]):
     the server's timeout.
     """
 
-    def __init__(self, load: Callable[[Value | None], Value], ttl_seconds: float, loads: Loads) -> None:
+    def __init__(
+        self, load: Callable[[Value | None], Value], ttl_seconds: float, refreshing: threading.Semaphore,
+    ) -> None:
         self._load = load
         self._ttl_seconds = ttl_seconds
-        self._loads = loads
+        self._refreshing = refreshing
         self._lock = threading.Lock()
         self._outcome: Value | NotFound | None = None
         self._loading: Future[None] | None = None
@@ -83,13 +78,13 @@ class CachedValue(Generic[Value]):
         # Old facts at once are better than new ones late: the value is refreshed for the next caller. Only one that is
         # much too old is worth a short wait.
         is_due = self._loading is None and now - self._asked_at >= self._ttl_seconds
-        if is_due and self._loads.refreshing.acquire(blocking=False):
+        if is_due and self._refreshing.acquire(blocking=False):
             try:
                 loading, _ = self._started()
             except Unavailable:  # no thread: a later call tries again
-                self._loads.refreshing.release()
+                self._refreshing.release()
                 return self._known()
-            loading.add_done_callback(lambda _: self._loads.refreshing.release())
+            loading.add_done_callback(lambda _: self._refreshing.release())
             if now - self._known_at >= 2 * self._ttl_seconds:
                 with suppress(FutureTimeout, GlassfsError):
                     loading.result(settings.listing_news)
@@ -123,7 +118,7 @@ class CachedValue(Generic[Value]):
         with self._lock:
             if self._loading is None:
                 self._asked_at = time.monotonic()
-                self._loading = self._loads.pool.submit(partial(self._run, self._asked_at))
+                self._loading = _loads.submit(partial(self._run, self._asked_at))
             return self._loading, self._asked_at
 
     def _run(self, asked_at: float) -> None:
@@ -173,7 +168,7 @@ class RemoteStore(Store):
         self._objects: LRU[Path, CachedValue[Facts]] = LRU(REMEMBERED_NAMES)
         self._doubts: LRU[Path, float] = LRU(10_000)
         """When reads found other versions of objects."""
-        self._loads = Loads()
+        self._refreshing = threading.Semaphore(MOST_REFRESHING)
 
     def shown(self, path: Path) -> str:
         return self._server.shown((*self._root, *path))
@@ -245,7 +240,7 @@ class RemoteStore(Store):
         with self._lock:
             found = values.get(path)
             if found is None:
-                found = CachedValue(partial(load, path), self._poll, self._loads)
+                found = CachedValue(partial(load, path), self._poll, self._refreshing)
                 values.put(path, found)
             return found
 
@@ -273,11 +268,10 @@ class RemoteStore(Store):
 
     def _load_object(self, path: Path, previous: Facts | None) -> Facts:
         full_path = (*self._root, *path)
-        known = previous or self._blocks.stored_facts(self._server, full_path)
-        answer = self._server.begin(full_path, BLOCK, known)
+        answer = self._server.begin(full_path, BLOCK, previous)
         if answer is None:
-            assert known is not None
-            return known
+            assert previous is not None
+            return previous
         facts, head = answer
         self._blocks.put_head(self._server, full_path, facts, head)
         return facts

@@ -117,8 +117,8 @@ def parsed(name: str) -> Url:
         rest, query = split.netloc + split.path, split.query
     host, _, path = rest.partition("/")
     userinfo, _, host = host.rpartition("@")
-    # In other URLs it may be a user, the name of a container, or owner and repository.
-    if userinfo and (scheme in ("s3", "gs", *WEB) or (":" in userinfo and scheme != "github")):
+    # In other URLs it may be a user, or the name of a container.
+    if userinfo and (scheme in ("s3", "gs", *WEB) or ":" in userinfo):
         raise Refused(CREDENTIALS, shown(name))
     # Paths on the web are percent-encoded, keys of buckets and names of other servers are taken literally.
     typed = path.rstrip("/").split("/") if path.strip("/") else []

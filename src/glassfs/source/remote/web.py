@@ -4,8 +4,7 @@ A page has names, and no exact sizes. Objects are therefore described by one req
 
 Some requests go through the standard library: obstore follows redirects by itself, and puts the URL with its query into
 the Referer header, so that the next host would learn the query, in which anything may be secret. It does not report
-where it was redirected to, and fetches nothing of an unknown length. And the answers of many servers do not say that
-they speak TLS where the URL says http, or none where it says https.
+where it was redirected to, and fetches nothing of an unknown length.
 """
 
 from __future__ import annotations
@@ -14,37 +13,41 @@ import asyncio
 import http.client
 import os
 import re
-import socket
 import ssl
-import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from html import unescape
-from itertools import chain, islice, pairwise
+from itertools import islice
 from threading import Event
 from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, unquote, urljoin, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener, getproxies, proxy_bypass
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import xxhash
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, TooLarge
 from glassfs.lru import LRU
 from glassfs.names import raw
-from glassfs.settings import settings
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
-from glassfs.source.remote.objects import FINAL, NO_DAV, NO_RANGES, UNTRUSTED, NoRanges, ObjectServer, facts_of, obstore
+from glassfs.source.remote.objects import (
+    NO_DAV,
+    NO_RANGES,
+    UNTRUSTED,
+    NoRanges,
+    ObjectServer,
+    facts_of,
+    obstore,
+    read_options,
+)
 from glassfs.source.remote.server import MOST_NAMES, TRIES, Facts, Listed, Retryable, calls, is_name, result_of, retried
 from glassfs.source.remote.url import Connection, Url
 
 Result = TypeVar("Result")
 
-NO_TLS = "the server does not speak TLS on this port: write http:// instead of https://, if that is safe here"
-TLS = "the server speaks TLS on this port: write https:// instead of http://"
 RANGE = "bytes=0-262143"
 """The range of the first real request, as a server may redirect by it."""
 MOST_BYTES = 64 << 20
@@ -53,14 +56,12 @@ MOST_WHOLE = 64 << 20
 """Size of an object up to which it is read from a server without ranges: each read fetches it from its start."""
 AT_ONCE = 32
 """Objects that are asked for their facts at once."""
-REMEMBERED, REMEMBERED_ROWS = 10_000, 250_000
-SETTLED_NS = 120 * 10**9
-"""Age from which an object that changes gets another time on a page, which may have times in whole minutes."""
+REMEMBERED, REMEMBERED_NAMES = 10_000, 250_000
 _NO_DAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_DAV}")
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
 _PAGES = ("text/html", "application/xhtml+xml")
 
-LONGEST_TAG, LONGEST_ROW = 4096, 16384
+LONGEST_TAG = 4096
 MOST_TITLES = 10
 # No pattern tries more than once to match a byte of the page: what is repeated ends at the first < or >, or is bounded.
 _LINK = re.compile(rb"<a\s[^<>]{0,%d}?\bhref\s*=\s*(?:\"([^\"<>]{0,%d})\"|'([^'<>]{0,%d})'|([^\s\"'<>]{1,%d}))" % (
@@ -76,7 +77,7 @@ _CLOCK = re.compile(rb"\d:\d\d")
 class WebServer(ObjectServer):
     """The server of ``url``; see ``ObjectServer``. Raises Refused.
 
-    With a query in its URL, which is for one object, it lists folders through WebDAV only, and must not redirect.
+    With a query in its URL, which is for one object, it lists no folders, and must not redirect.
     """
 
     has_lasting_versions = False
@@ -87,7 +88,7 @@ class WebServer(ObjectServer):
 
         self._url = url
         self._headers = _authorization(url, connection)
-        options = self.options(connection.timeout)
+        options = read_options(connection.timeout)
         options["client_options"] |= {"allow_http": url.scheme == "http", "default_headers": self._headers}
         identity = base = f"{url.scheme}://{url.host}"
         try:
@@ -99,70 +100,14 @@ class WebServer(ObjectServer):
         super().__init__(base, identity, store, library, connection.timeout)
         self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
         """Folders that were listed from pages. Those below them are, too."""
-        self._sends_whole: LRU[Path, bool] = LRU(REMEMBERED)
-        """Objects of which the server sends no ranges."""
-        self._described: LRU[Path, tuple[bytes, int, Facts]] = LRU(REMEMBERED_ROWS)
-        """Facts of objects on pages, with their rows there and when they were asked for, in ns since 1970."""
-        if url.query:
-            try:
-                target = self._target(url)
-            except DeviceFailed as error:
-                raise self.explained(error) from None
-            if target is not None:
-                reason = "redirects, and the next host would learn its query"
-                raise Refused(f"{reason}; name it without the query, or name the final URL")
-
-    def is_folder(self, path: Path) -> bool:
-        # Servers redirect the name of a folder to the same with a slash.
-        if self._url.query:
-            return False
-        name = f"/{'/'.join(path)}"
-        try:
-            target = self._target(self._url_of(path, False))
-            return target is not None and unquote(
-                urlsplit(urljoin(name, target)).path, errors="surrogateescape",
-            ) == f"{name}/"
-        except (DeviceFailed, ValueError):  # the next request reports that
-            return False
-
-    def explained(self, error: GlassfsError) -> GlassfsError:
-        """Return another error instead if the server of an http URL speaks TLS, or that of an https URL plain HTTP.
-
-        Takes up to two seconds. Nothing of the URL is sent besides the name of the host.
-        """
-        if error.reason in FINAL:
-            return error
-        is_http, host = self._url.scheme == "http", self._url.host
-        if not urlsplit(f"//{host}").port:
-            host += ":80" if is_http else ":443"
-        other = Url("https" if is_http else "http", host, (), "", "", self._url.shown, True)
-
-        def is_answered(abandoned: Event) -> bool:
-            try:
-                _requested(other, {}, settings.server_probe, lambda answer: None)
-            except Retryable:
-                return False
-            except (HTTPError, DeviceFailed):  # also a certificate that is not trusted
-                pass
-            return True
-
-        try:
-            is_meant = result_of(calls.get().run(is_answered), settings.server_probe, other.shown)
-        except DeviceFailed:
-            is_meant = False
-        return DeviceFailed(TLS if is_http else NO_TLS, error.source) if is_meant else error
-
-    def _url_of(self, path: Path, is_folder: bool) -> Url:
-        return self._url._replace(path=path, is_folder=is_folder, shown=self.shown(path))
+        self._described: LRU[Path, tuple[bytes, list[Listed]]] = LRU(REMEMBERED_NAMES)
+        """What is in a folder, with a digest of its page."""
+        if url.query and self._target(url) is not None:
+            reason = "redirects, and the next host would learn its query"
+            raise Refused(f"{reason}; name it without the query, or name the final URL")
 
     def _target(self, url: Url) -> str | None:
-        """Return where the server redirects a URL to, or None.
-
-        None as well if there is no connection, as the next request reports that, or if requests go through a proxy.
-        Raises DeviceFailed if there is no usable answer.
-        """
-        if url.scheme in getproxies() and not proxy_bypass(url.host):
-            return None
+        """Return where the server redirects a URL to, or None. Raises DeviceFailed if there is no usable answer."""
         # The request is the one that obstore would send first, so that a server that redirects by range, header or
         # method shows it now.
         headers = {"Range": RANGE, "Accept": "*/*", **self._headers}
@@ -170,8 +115,6 @@ class WebServer(ObjectServer):
         def ask(abandoned: Event) -> str | None:
             try:
                 _requested(url, headers, self.timeout / TRIES, lambda answer: None)
-            except _Unreachable:
-                pass
             except HTTPError as error:
                 if 300 <= error.code < 400:
                     return str(error.headers.get("Location", ""))
@@ -182,6 +125,8 @@ class WebServer(ObjectServer):
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server that sent a page for a folder does so for those below it: asking for WebDAV again would double the
         # requests.
+        if self._url.query:
+            raise Refused("a URL with a query is no folder; name what is in it by its own URL")
         by_webdav: Sequence[Listed] | None = None
         if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
             try:
@@ -190,25 +135,31 @@ class WebServer(ObjectServer):
                 if not _NO_DAV.search(error.reason):
                     raise
         # obstore returns nothing for a missing folder, and servers may call those missing that they only send.
-        if by_webdav or (by_webdav is not None and self._url.query):
+        if by_webdav:
             return by_webdav
-        if self._url.query:
-            raise Refused("the server lists no folders; name what is in it by its own URL")
         try:
-            rows = await calls.get().run(partial(self._rows, path))
+            digest, names = await calls.get().run(partial(self._names, path))
         except Refused:
             if by_webdav is None:
                 raise
             return by_webdav
         self._sends_pages.put(path, True)
-        return await self._with_facts(path, rows)
+        # Objects are asked for their facts again when the page is another one, as it has their times. A change that it
+        # does not show yet is found by a read.
+        known = self._described.get(path)
+        if known is not None and known[0] == digest:
+            return known[1]
+        listed = await self._with_facts(path, names)
+        if digest and not any(one.omitted for one in listed):
+            self._described.put(path, (digest, listed), 1 + len(listed))
+        return listed
 
-    def _rows(self, path: Path, abandoned: Event) -> Mapping[str, bytes | None]:
-        """Return the rows of the HTML page that the server sends for a folder, after redirects to the same folder.
+    def _names(self, path: Path, abandoned: Event) -> tuple[bytes, Mapping[str, bool]]:
+        """Return a digest of the HTML page that the server sends for a folder, b"" if it has no times, and its names.
 
         Blocks; an abandoned call ends after the current piece. Raises Refused if there is no such page, and others.
         """
-        url = self._url_of(path, True)
+        url = self._url._replace(path=path, is_folder=True, shown=self.shown(path))
 
         def whole(answer: http.client.HTTPResponse) -> tuple[bytes, str]:
             if answer.headers.get_content_type() not in _PAGES:
@@ -227,28 +178,28 @@ class WebServer(ObjectServer):
         except HTTPError as error:
             status = error.code
         else:
-            return rows_of(page, final, path)
+            return xxhash.xxh3_64_digest(page) if _CLOCK.search(page) else b"", names_on(page, final, path)
         if status in (404, 410):
             raise NotFound("there is no such object")
         if status == 401:
             raise NotAllowed("access denied (HTTP 401): put the credentials into ~/.netrc")
         raise Refused(f"the server lists no folders (HTTP {status}); name what is in it by its own URL")
 
-    async def _with_facts(self, path: Path, rows: Mapping[str, bytes | None]) -> list[Listed]:
-        """Return what is on a page; objects are asked for their facts unless their rows are as before."""
+    async def _with_facts(self, path: Path, names: Mapping[str, bool]) -> list[Listed]:
+        """Return what is on a page, by ``names_on``; objects are asked for their facts."""
         listed: list[Listed] = []
         # All tasks draw from one iterator, so that a slow answer delays one of them only.
-        rest = iter(rows.items())
+        rest = iter(names.items())
 
         async def work() -> None:
-            for name, row in rest:
-                found = None if row is None else await self._description((*path, name), row)
+            for name, is_folder in rest:
+                found = None if is_folder else await self._description((*path, name))
                 if isinstance(found, str):
                     listed.append(Listed(name, None, found))
-                elif row is None or found is not None:
+                elif is_folder or found is not None:
                     listed.append(Listed(name, found))
 
-        tasks = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(rows)))]
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(AT_ONCE, len(names)))]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -256,16 +207,11 @@ class WebServer(ObjectServer):
                 task.cancel()
         return listed
 
-    async def _description(self, path: Path, row: bytes) -> Facts | str | None:
+    async def _description(self, path: Path) -> Facts | str | None:
         """Return an object's facts, or why it cannot be read; None if it is missing.
 
         Raises DeviceFailed if the server fails again and again.
         """
-        known = self._described.get(path)
-        if known is not None and row and known[0] == row and 0 < known[2].mtime_ns < known[1] - SETTLED_NS:
-            return known[2]
-        now_ns = time.time_ns()
-
         async def attempt() -> Facts | str | None:
             try:
                 return await self._translated(self._asked(path))
@@ -277,10 +223,7 @@ class WebServer(ObjectServer):
                 return f"unreadable object: {error.reason}"
 
         # Each object is retried by itself: repeating the whole listing would ask for all others again.
-        found = await retried(attempt, self.timeout, self.shown(path))
-        if isinstance(found, Facts):
-            self._described.put(path, (row, now_ns, found))
-        return found
+        return await retried(attempt, self.timeout, self.shown(path))
 
     async def _asked(self, path: Path) -> Facts | None:
         try:
@@ -296,34 +239,29 @@ class WebServer(ObjectServer):
         try:
             return await super()._read(path, offset, size, facts)
         except Changed:
-            self._described.pop(path)  # its row may be as before
+            self._described.pop(path[:-1])  # its page may be as before
             raise
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
-        if not self._sends_whole.get(path):
-            try:
-                return await super()._get(path, options)
-            except NoRanges:
-                pass
-        result = await self._library.get_async(self._store, "/".join(path))
+        try:
+            return await super()._get(path, options)
+        except NoRanges:
+            result = await self._library.get_async(self._store, "/".join(path))
         if result.meta["size"] > MOST_WHOLE:
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}")
-        self._sends_whole.put(path, True)
         return result
 
 
-def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
-    """Return the names in the folder at ``path`` by the page with this URL.
+def names_on(page: bytes, url: str, path: Path) -> dict[str, bool]:
+    """Return the names in the folder at ``path`` by the page with this URL, and whether they are folders.
 
-    The value of a folder is None, that of a file is a digest of its row in the page, which has its time and so changes
-    with the file; b"" if there is no time in it. Raises TooLarge, and Refused if the page is no listing: if no title or
-    heading starts as those of listings do, nor ends with the folder's name or path. In the second case it must not have
-    more links to other servers and to folders beside this one than names.
+    Raises TooLarge, and Refused if the page is no listing: if no title or heading starts as those of listings do, nor
+    ends with the folder's name or path. In the second case it must not have more links to other servers and to folders
+    beside this one than names.
     """
-    rows: dict[str, bytes | None] = {}
+    found: dict[str, bool] = {}
     server, depth, foreign = urlsplit(url), len(path), 0
-    for link, following in pairwise(chain(_LINK.finditer(page), (None,))):
-        assert link is not None
+    for link in _LINK.finditer(page):
         target = unescape((link[1] or link[2] or link[3] or b"").decode("utf-8", "surrogateescape")).strip()
         try:
             at = urlsplit(urljoin(url, target))
@@ -338,31 +276,19 @@ def rows_of(page: bytes, url: str, path: Path) -> dict[str, bytes | None]:
             foreign += path[: len(above)] != above
         elif not (at.query or at.fragment) and names[depth + 1 :] in ([], [""]) and is_name("".join(names[depth:])):
             name = names[depth]
-            # The markup up to the next link has the file's time, in a form of each server's own. It need not be
-            # understood: other markup says that the file may have changed.
-            row = page[link.end() : min(following.start() if following else len(page), link.end() + LONGEST_ROW)]
-            if len(names) > depth + 1:
-                rows[name] = None
-            elif _CLOCK.search(row) and rows.get(name, b"") is not None:
-                rows[name] = xxhash.xxh3_64_digest((rows.get(name) or b"") + row)
-            else:
-                rows.setdefault(name, b"")
-        if len(rows) > MOST_NAMES:
+            found[name] = len(names) > depth + 1 or found.get(name, False)
+        if len(found) > MOST_NAMES:
             raise TooLarge(f"has a listing of more than {MOST_NAMES} names")
     titles = [
-        unescape(_TAG.sub(b"", found[1]).decode("utf-8", "surrogateescape"))
-        for found in islice(_TITLE.finditer(page), MOST_TITLES)
+        unescape(_TAG.sub(b"", title[1]).decode("utf-8", "surrogateescape"))
+        for title in islice(_TITLE.finditer(page), MOST_TITLES)
     ]
     # A web site with links must not become a folder, as each of them would be requested and shown as a file.
     if not any(map(_CALLED_LISTING.match, titles)):
         ends = [title.strip().rstrip("/").rpartition("/")[2] for title in titles if title.strip()]
-        if (path[-1] if path else "") not in ends or foreign > max(1, len(rows)):
+        if (path[-1] if path else "") not in ends or foreign > max(1, len(found)):
             raise Refused("the server sends a page that is no listing; name what is in it by its own URL")
-    return rows
-
-
-class _Unreachable(Retryable):
-    """There is no connection."""
+    return found
 
 
 class _SamePath(HTTPRedirectHandler):
@@ -409,12 +335,7 @@ def _requested(
         cause = error.reason if isinstance(error, URLError) else error
         if isinstance(cause, ssl.SSLCertVerificationError):
             raise DeviceFailed(UNTRUSTED) from None
-        if isinstance(cause, TimeoutError):
-            raise Retryable("it does not answer") from None
-        # Only these say that the request did not reach a server: after any other error it may redirect the next one.
-        if isinstance(cause, (ConnectionRefusedError, socket.gaierror, ssl.SSLError)):
-            raise _Unreachable("it cannot be reached") from None
-        raise Retryable("its answer is incomplete or is not HTTP") from None
+        raise Retryable(f"it does not answer as a web server does ({type(cause).__name__})") from None
 
 
 def _authorization(url: Url, connection: Connection) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """The containers of a tree: which files are containers, and what is parsed of them. Any thread.
 
 A file is parsed when a caller asks what it is. The verdict is remembered; parsed contents are cached within a memory
-budget (``weight``), and parsed again from the lease, which is found while anything refers to it.
+budget, and parsed again from the lease, which is found while anything refers to it.
 
 In a remote store the file name decides at listing: a possible container gets a presumed lease and is parsed when a
 caller needs its contents. If it turns out to be a plain file, the caller gets Changed.
+
+Containers inside containers have the lease of the outermost one: what changes or ends that ends them as well.
 """
 
 from __future__ import annotations
@@ -13,25 +15,35 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs import __version__
 from glassfs.cache import BlockCache
 from glassfs.cache.findings import Findings
-from glassfs.content import Container
-from glassfs.errors import Changed, GlassfsError, Postponed, Private, Refused, Unrecognised
-from glassfs.formats.registry import AHEAD, HEAD, Opening
+from glassfs.content import Container, Group, Member, Nested, NestedSource, Omitted, Part
+from glassfs.errors import Changed, Damaged, GlassfsError, Postponed, Private, Refused, Unrecognised
+from glassfs.formats.registry import Opening
 from glassfs.keyed_lock import KeyedLock
 from glassfs.source import Entry, Path, Source, Version
-from glassfs.tree.containers.lease import ContainerLease, Location, OpenContainer, Refusal
-from glassfs.tree.containers.nested import NestedContainers
-from glassfs.tree.containers.opener import absent_from, failure, parse, parse_or_close, used_parts
+from glassfs.tree.build import directory
+from glassfs.tree.containers.lease import (
+    ContainerLease,
+    Location,
+    OpenContainer,
+    OpenContainers,
+    Refusal,
+    absent_from,
+    failure,
+    parse,
+    parse_or_close,
+    used_parts,
+)
 from glassfs.tree.containers.watcher import Watcher
-from glassfs.tree.containers.weight import OpenContainers
 from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
-from glassfs.tree.nodes import NO_VIEWS, Children, Services
+from glassfs.tree.nodes import NO_VIEWS, Children, OpenNested, Origin, Services
 from glassfs.view import ViewSet
 
 if TYPE_CHECKING:
@@ -105,32 +117,20 @@ class Containers:
 
     # From a file to a container
 
-    def looked_up(self, location: Location) -> tuple[Entry, Source | None]:
-        """Return what is at a location, for ``verdict``, and its bytes if it is a file that ``verdict`` would open."""
-        if not location.store.is_remote and self.watcher.known(location) is None:
-            return location.store.found(location.path, HEAD, AHEAD)
-        return location.entry(), None
-
-    def verdict(self, location: Location, entry: Entry, at: str, source: Source | None = None) -> ContainerLease | str:
+    def verdict(self, location: Location, entry: Entry, at: str) -> ContainerLease | str:
         """Return the lease on the container that the file of that ``entry`` is, or why it is not shown as one.
 
-        The reason is "" if it does not look like one. ``at`` is its path in the tree. ``source`` has its bytes if it is
-        open already, and is used or closed. Raises GlassfsError, and remembers nothing, if it cannot be read now.
+        The reason is "" if it does not look like one. ``at`` is its path in the tree. Raises GlassfsError, and
+        remembers nothing, if it cannot be read now.
         """
-        # Mostly it is remembered, and no lock is taken. With a source it was not, a moment ago.
-        verdict = self._remembered(location, entry) if source is None else None
+        # Mostly it is remembered, and no lock is taken.
+        verdict = self._remembered(location, entry)
         if verdict is not None:
             return verdict
-        unused = [] if source is None else [source]
-        try:
-            # One thread parses a file, and others wait for it: otherwise one version would have two leases.
-            return self._parsing.once(
-                location, lambda: self._remembered(location, entry),
-                lambda: self._examined(location, entry, at, unused.pop() if unused else None),
-            )
-        finally:
-            for left in unused:
-                left.close()
+        # One thread parses a file, and others wait for it: otherwise one version would have two leases.
+        return self._parsing.once(
+            location, lambda: self._remembered(location, entry), lambda: self._examined(location, entry, at),
+        )
 
     def _remembered(self, location: Location, entry: Entry) -> ContainerLease | str | None:
         """Return what is known of a file, if it and all others that this rests on are unchanged."""
@@ -147,13 +147,13 @@ class Containers:
             self.watcher.compare(known, before, known.entries_now(before, before[0]))
         return None if known.is_retired or known.version != entry.version else known
 
-    def _examined(self, location: Location, entry: Entry, at: str, source: Source | None) -> ContainerLease | str:
+    def _examined(self, location: Location, entry: Entry, at: str) -> ContainerLease | str:
         """Find out whether a file is a container, mostly by parsing it. The caller holds the lock of the location."""
         # Opening a remote file takes a request, so there the name decides, unless a user named the file as a container.
         is_named = location in self._named
         if location.store.is_remote and not is_named:
             return self._presumed(location, entry, at) if location.may_be_container else ""
-        opening = self._opening(location, entry.version, source, may_wait=not is_named)
+        opening = self._opening(location, entry.version, may_wait=not is_named)
         try:
             return self._parse(opening, location, at).lease
         except Refused as error:
@@ -196,11 +196,8 @@ class Containers:
         """Remember why a file is not shown as a container, and return it; "" if it does not look like one."""
         reason, asked = "", []
         if not isinstance(error, Unrecognised):
-            # A folder is listed again and again, and the log should say once what is wrong with a file in it.
             reason = PRIVATE if isinstance(error, Private) else error.without_source
-            before = self.watcher.known(location)
-            if not isinstance(before, Refusal) or before.reason != reason:
-                log.warning("%s", error)
+            log.warning("%s", error)
             asked = [
                 (path, found if isinstance(found, str) else found.entry.stamp) for path, found in opening.asked
             ]
@@ -339,7 +336,7 @@ class Containers:
         self.services.cache.drops += self.services.listings.drop_idle()
         self.services.cache.drop_idle()
         self.watcher.refresh()
-        self._parsed.weigh_some()
+        self._parsed.weigh([lease for lease, _ in self._parsed.items()])
         self.kept.flush()
         return self.watcher.changes()
 
@@ -385,3 +382,55 @@ class Containers:
     def _release_nodes(self, lease: Lease) -> None:
         self.services.listings.forget(lease)
         self._on_drop(lease)
+
+
+class NestedContainers:
+    """Open nested containers by lease and inode number, up to ``budget`` bytes.
+
+    Eviction is of all in one outermost container, as ``on_evict``, called with its lease, releases the nodes of all.
+    """
+
+    def __init__(self, cache: BlockCache, on_evict: Callable[[Lease], None], budget: int, layout: str = "") -> None:
+        self._cache, self._layout = cache, layout
+        self._on_evict = on_evict
+        self._opening = KeyedLock()
+        self._cached: OpenContainers[tuple[Lease, int], OpenNested] = OpenContainers(budget, self._release)
+
+    def opened(self, name: str, ino: int, origin: Origin, content: Nested) -> OpenNested:
+        """Return the container in a directory, opening it if needed.
+
+        One that cannot be opened has nothing in it but its own file. Raises Passing.
+        """
+        key = origin.lease, ino
+
+        def opened() -> OpenNested:
+            container = self._open(content)
+            inside = replace(origin, format=container.format)
+            nested = OpenNested(container, directory(name, ino, inside, container.root))
+            self._cached.was_put(key, self._cached.put(key, nested))
+            return nested
+
+        return self._cached.get(key) or self._opening.once(key, lambda: self._cached.get(key), opened)
+
+    def forget(self, lease: Lease, used: tuple[Lease, int] | None = None) -> None:
+        """Drop what is inside one version of a container, but for what is ``used``. ``on_evict`` is not called."""
+        self._cached.pop_where(lambda key: key[0] is lease and key != used)
+
+    def clear(self) -> None:
+        self._cached.clear()
+
+    def _open(self, content: Nested) -> Container:
+        source = NestedSource(content)
+        try:
+            return parse(Opening(source, self._cache, layout=self._layout))
+        except (Refused, Damaged) as error:
+            log.warning("%s", error.at(source.name))
+            file = Member((content.key.rpartition(b"/")[2],), Part(content.key, content.data))
+            members = [file, Member((b"",), Omitted(b"", error.without_source, is_damage=True))]
+            return Container("unknown", "", Group(content.key, lambda: members), [source])
+
+    def _release(self, evicted: list[tuple[tuple[Lease, int], OpenNested]], used: tuple[Lease, int]) -> None:
+        """Evict the others in the same outermost containers, except for the one that is used now."""
+        for lease in {lease for (lease, _), _ in evicted}:
+            self.forget(lease, used)
+            self._on_evict(lease)

@@ -1,20 +1,29 @@
-"""One version of a container: where it is, the lease on it, and what is parsed of it. Any thread."""
+"""One version of a container: where it is, opening it, the lease on it, and what is parsed of it. Any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import cached_property
+from typing import NamedTuple, TypeVar
 
 import xxhash
 
 from glassfs.content import Container
-from glassfs.errors import DeviceFailed, GlassfsError, Unavailable
-from glassfs.formats.registry import may_be_container
+from glassfs.content.allowance import OBJECT
+from glassfs.errors import DeviceFailed, GlassfsError, Private, Refused, Unavailable, is_lack
+from glassfs.formats.registry import Opening, may_be_container, open_container
+from glassfs.lru import LRU, Key
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
 from glassfs.tree.lease import Lease
-from glassfs.tree.nodes import Access, Origin, Services, Settled
+from glassfs.tree.nodes import Access, OpenNested, Origin, Services, Settled
+
+log = logging.getLogger(__name__)
+
+CONTAINER_COST = 64 * OBJECT
+"""Bytes counted for each open container beside ``Container.held``: a few objects, its sources, table entries, nodes."""
 
 
 class Location(NamedTuple):
@@ -36,7 +45,7 @@ class Location(NamedTuple):
         return self.store.shown(self.path)
 
     def below(self, *names: str) -> Location:
-        return tuple.__new__(Location, (self.store, (*self.path, *names)))  # faster than ``Location``
+        return Location(self.store, (*self.path, *names))
 
 
 class Refusal(NamedTuple):
@@ -66,8 +75,6 @@ class ContainerLease(Lease):
     and further files are unknown until ``settle`` records them.
     """
 
-    __slots__ = ("_paths", "_rounds", "absent", "at", "entries", "format", "identity", "location", "tables")
-
     def __init__(
         self, location: Location, at: str, source: Source, parts: Sequence[tuple[Path, Source]] = (),
         format_name: str = "", tables: Sequence[str] = (), absent: Sequence[tuple[Path, str]] = (),
@@ -79,7 +86,6 @@ class ContainerLease(Lease):
         self.identity = identity_of(self.entries)
         self._paths = (location.path, *[path for path, _ in parts])
         self.absent = absent
-        self._rounds = 0
 
     def update(self, before: Sequence[Entry], now: tuple[Entry, ...]) -> bool:
         """Exchange the entries ``before`` for those of now. Returns False if another thread changed them first."""
@@ -135,37 +141,25 @@ class ContainerLease(Lease):
         self.tables = container.tables
         self.format = container.format
 
-    def entries_now(
-        self, before: Sequence[Entry], own: Entry | None = None, parts: int | None = None,
-    ) -> tuple[Entry, ...] | None:
-        """Return ``before`` with current entries of all files, or of up to ``parts`` further ones in turn.
+    def entries_now(self, before: Sequence[Entry], own: Entry | None = None) -> tuple[Entry, ...] | None:
+        """Return the current entries of the files in ``before``; None if one is gone, or one that was absent is there.
 
-        Returns None if one is gone, or one that was absent is there. ``own`` is the entry of its own file if the caller
-        asked for it already. Raises Unavailable and DeviceFailed.
+        ``own`` is the entry of its own file if the caller asked for it already. Raises Unavailable and DeviceFailed.
         """
-        now = list(before)
-        count = len(now) - 1
-        numbers: Sequence[int] = range(1, len(now))
-        if parts is not None and count > parts:
-            self._rounds += 1
-            numbers = [1 + (self._rounds * parts + step) % count for step in range(parts)]
         store, path = self.location
-        asked = [*(self._paths[number] for number in numbers), *(other for other, _ in self.absent)]
+        asked = [*self._paths[1 : len(before)], *(other for other, _ in self.absent)]
         try:
-            now[0] = store.entry(path) if own is None else own
+            first = store.entry(path) if own is None else own
             found = store.entries(path[:-1], [other[-1] for other in asked])
         except (Unavailable, DeviceFailed):
             raise
         except GlassfsError:
             return None
-        for number, entry in zip(numbers, found, strict=False):
-            if entry is None:
-                return None
-            now[number] = entry
-        stamps = ["" if entry is None else entry.stamp for entry in found[len(found) - len(self.absent) :]]
-        if stamps != [stamp for _, stamp in self.absent]:
+        parts, absent = found[: len(before) - 1], found[len(before) - 1 :]
+        if ["" if entry is None else entry.stamp for entry in absent] != [stamp for _, stamp in self.absent]:
             return None
-        return tuple(now)
+        now = (first, *(entry for entry in parts if entry is not None))
+        return now if len(now) == len(before) else None
 
 
 class OpenContainer:
@@ -174,23 +168,56 @@ class OpenContainer:
     When only attributes of its files change, another object with the same container takes its place.
     """
 
-    __slots__ = ("_viewed", "container", "lease", "origin", "root")
-
     def __init__(self, container: Container, lease: ContainerLease, services: Services) -> None:
         self.container = container
         self.lease = lease
         self.origin = lease.origin(services)
         name = lease.at.rpartition("/")[2]
         self.root: Settled = container_root(container.root, self.origin, name, is_mount_root=not lease.at)
-        self._viewed: Settled | None = None
 
+    @cached_property
     def viewed(self) -> Settled:
-        """Return a second root directory that shows all views, with inode numbers of its own; always the same one."""
-        if self._viewed is None:
-            services = self.origin.services
-            services = services._replace(views=services.views.with_all())
-            self._viewed = container_root(self.container.root, replace(self.origin, services=services), number=1)
-        return self._viewed
+        """A second root directory that shows all views, with inode numbers of its own."""
+        services = self.origin.services
+        services = services._replace(views=services.views.with_all())
+        return container_root(self.container.root, replace(self.origin, services=services), number=1)
+
+
+Kept = TypeVar("Kept", bound=OpenContainer | OpenNested)
+
+
+class OpenContainers(LRU[Key, Kept]):
+    """Open containers, up to ``limit`` bytes and ``most`` containers. Any thread.
+
+    A container is weighed again when the next one was put here, as most take memory at their first use, and by
+    ``weigh``. ``on_evict`` is called, under no lock, with those evicted for others, and the key of the one that is used
+    now. A container heavier than the whole limit stays until another one comes.
+    """
+
+    def __init__(
+        self, limit: int, on_evict: Callable[[list[tuple[Key, Kept]], Key], None], most: int | None = None,
+    ) -> None:
+        super().__init__(limit, most)
+        self._on_evict = on_evict
+        self._last: list[Key] = []
+
+    def put(self, key: Key, value: Kept, weight: int = 0) -> list[tuple[Key, Kept]]:
+        """Add a container; return those that were evicted for it. The caller then calls ``was_put``."""
+        return super().put(key, value, CONTAINER_COST + value.container.held())
+
+    def was_put(self, key: Key, evicted: list[tuple[Key, Kept]]) -> None:
+        """Release what was evicted for a container, and weigh the previous one. The caller holds no lock."""
+        if evicted:
+            self._on_evict(evicted, key)
+        last, self._last = self._last, [key]
+        self.weigh(last)
+
+    def weigh(self, keys: Sequence[Key]) -> None:
+        """Weigh containers again, and evict others if they have grown."""
+        for key in keys:
+            opened = self.peek(key)
+            if opened is not None and (evicted := self.reweigh(key, CONTAINER_COST + opened.container.held())):
+                self._on_evict(evicted, key)
 
 
 def stamp_now(store: Store, path: Path) -> str:
@@ -208,3 +235,76 @@ def identity_of(entries: Sequence[Entry]) -> str:
     if len(entries) == 1:
         return entries[0].version
     return xxhash.xxh128_hexdigest("\n".join(entry.version for entry in entries).encode())
+
+
+Parts = Sequence[tuple[Path, Source]]
+"""The further files that a container is made of."""
+
+
+def parse(opening: Opening) -> Container:
+    """Return the container. Raises Refused if the file is not one, or if its format fails, and Postponed.
+
+    Refused is Private if further files were opened that grant less than the container's own.
+    """
+    try:
+        container = open_container(opening)
+        allowance, beside = opening.allowance, container.held
+        container.held = lambda: allowance.size - allowance.left + beside()
+        if not container.is_generic:
+            return container
+        from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
+        from glassfs.layouts.known import chosen
+
+        return interpreted(container, [known.layout for known in chosen(opening.layout)], opening)
+    except Refused as error:
+        read = [opening.source.entry, *(found.entry for _, found in opening.asked if isinstance(found, Source))]
+        if Access.of(read).permissions != Access.of(read[:1]).permissions:
+            raise Private(error.reason, error.source, error.part) from error
+        raise
+    except GlassfsError:
+        raise
+    except Exception as error:
+        raise failure(error, opening.source.name) from error
+
+
+def parse_or_close(opening: Opening) -> tuple[Container, Parts]:
+    """Return the container and its further files; close the file where ``parse`` raises."""
+    try:
+        container = parse(opening)
+    except BaseException:
+        opening.source.close()
+        raise
+    return container, used_parts(opening, container)
+
+
+def used_parts(opening: Opening, container: Container) -> Parts:
+    """Return the further files that a container uses, in its order, and close those that its format only tried."""
+    if not opening.asked:
+        return ()
+    used = {id(source.entry): number for number, source in enumerate(container.sources)}
+    parts = []
+    for path, source in opening.asked:
+        if isinstance(source, Source) and id(source.entry) in used:
+            parts.append((path, source))
+        elif isinstance(source, Source):
+            source.close()
+    return sorted(parts, key=lambda part: used[id(part[1].entry)])
+
+
+def absent_from(opening: Opening) -> Sequence[tuple[Path, str]]:
+    """Return the files that a format asked for and that could not be opened, with their stamps, "" if missing."""
+    return [(path, stamp) for path, stamp in opening.asked if isinstance(stamp, str)]
+
+
+def failure(error: Exception, name: str) -> BaseException:
+    """Return what to raise for an unexpected error of a format: Refused, after a record in the log.
+
+    So it costs one container and not its folder. It is Unavailable if memory or descriptors lack.
+    """
+    if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 and older: it came while a class was made
+        interruption, error.__cause__ = error.__cause__, None
+        return interruption
+    if is_lack(error):
+        return Unavailable(f"cannot be opened now: {str(error) or 'there is not enough memory'}", name)
+    log.exception("%s", GlassfsError("cannot be opened, due to an error in its format", name))
+    return Refused(f"cannot be opened: {type(error).__name__}: {error}", name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,10 +14,8 @@ from glassfs.source import Entry, Path
 from glassfs.tree.containers.lease import ContainerLease, Location, Refusal
 from glassfs.tree.lease import Lease
 
-log = logging.getLogger(__name__)
-
 COMPARED = 256
-"""Containers compared with their stores in one round, and as many of their further files; more are compared in turn."""
+"""Files of containers that are compared with their stores in one round; more are compared in turn."""
 REMEMBERED_FILES = 20_000
 """Files that are remembered, or on which what is remembered of others rests: about 1 KiB each."""
 
@@ -40,8 +37,8 @@ class Watcher:
         self._on_change = on_change
         self._lock = threading.Lock()
         self._known: LRU[Location, ContainerLease | Refusal] = LRU(REMEMBERED_FILES)
-        self._forgotten_leases: WeakValueDictionary[Location, ContainerLease] = WeakValueDictionary()
-        """Those that are no longer among the remembered files, but used."""
+        self._leases: WeakValueDictionary[Location, ContainerLease] = WeakValueDictionary()
+        """The current ones, also those that are no longer among the remembered files."""
         self._queue: list[Location] = []
         """Locations still to be compared before the next pass over all of them begins."""
         self._changed: set[str] = set()
@@ -50,11 +47,10 @@ class Watcher:
 
     def known(self, location: Location) -> ContainerLease | Refusal | None:
         """Return what is known of a file, which may have changed since."""
-        return self._known.get(location) or self._forgotten_leases.get(location)
+        return self._known.get(location) or self._leases.get(location)
 
     def find(self, location: Location) -> ContainerLease | None:
-        found = self.known(location)
-        return found if isinstance(found, ContainerLease) else None
+        return self._leases.get(location)
 
     def add(self, location: Location, found: ContainerLease | Refusal, weight: int) -> None:
         """Remember what was found about a file, which counts as ``weight`` files.
@@ -62,13 +58,13 @@ class Watcher:
         A lease that was the current one is retired, as another version replaced it.
         """
         with self._lock:
-            previous = self._forgotten_leases.pop(location, None) or self._known.peek(location)
-            for other, evicted in self._known.put(location, found, weight):
-                if isinstance(evicted, ContainerLease):
-                    self._forgotten_leases[other] = evicted
-            if isinstance(previous, ContainerLease):
+            previous = self._leases.pop(location, None)
+            self._known.put(location, found, weight)
+            if isinstance(found, ContainerLease):
+                self._leases[location] = found
+            if previous is not None:
                 previous.retire(is_replaced=True)
-        if isinstance(previous, ContainerLease):
+        if previous is not None:
             self._is_over(previous)
 
     def retire(self, lease: ContainerLease, is_replaced: bool) -> bool:
@@ -77,7 +73,7 @@ class Watcher:
             if self.find(lease.location) is not lease:
                 return False
             self._known.pop(lease.location)
-            self._forgotten_leases.pop(lease.location, None)
+            del self._leases[lease.location]
             lease.retire(is_replaced)
         self._is_over(lease)
         return True
@@ -102,8 +98,7 @@ class Watcher:
                 entry = location.entry()
             except (NotFound, NotADirectory):
                 entry = None
-            except GlassfsError as error:
-                log.debug("not compared: %s", error)
+            except GlassfsError:
                 return False
         before = lease.entries
         return self.compare(lease, before, None if entry is None else (entry, *before[1:]))
@@ -117,7 +112,7 @@ class Watcher:
             before = lease.entries
             if lease.has_others and not lease.is_retired:
                 with suppress(Unavailable, DeviceFailed):
-                    self.compare(lease, before, lease.entries_now(before, before[0], COMPARED))
+                    self.compare(lease, before, lease.entries_now(before, before[0]))
         return not lease.is_retired
 
     def watch(self, folder: Location, at: str) -> bool:
@@ -134,32 +129,32 @@ class Watcher:
 
     def refresh(self) -> None:
         """Compare the leased containers with their stores, or the next round of them. Waits for each store."""
-        leases = self._next_round()
-        parts = 8 + COMPARED // (len(leases) or 1)
-        for lease in leases:
+        for lease in self._next_round():
             before, (store, path) = lease.entries, lease.location
             # Of a folder that is watched, each change is reported, but those by another name of the file.
             if not lease.has_others and not before[0].has_other_names and store.is_watched(path[:-1]):
                 continue
             if lease.has_others or not store.is_unchanged(path, before[0]):
                 with suppress(Unavailable, DeviceFailed):
-                    self.compare(lease, before, lease.entries_now(before, parts=parts))
+                    self.compare(lease, before, lease.entries_now(before))
 
     def _leased(self, folder: Location | None = None) -> list[Location]:
         """Return the locations of all leases, or of those in one folder."""
-        # Those that end meanwhile are left out: a lease that nothing uses need not be compared.
-        leased = [at for at, known in self._known.items() if isinstance(known, ContainerLease)]
-        leased += self._forgotten_leases
+        leased = list(self._leases)
         return leased if folder is None else [at for at in leased if (at.store, at.path[:-1]) == folder]
 
     def _next_round(self) -> list[ContainerLease]:
-        """Return the leases to compare next: all, or the next ``COMPARED`` of them."""
+        """Return the leases to compare next: all, or the next ones that have ``COMPARED`` files."""
+        leases, files = [], 0
         with self._lock:
             if not self._queue:
                 self._queue = self._leased()
-            some = self._queue[-COMPARED:]
-            del self._queue[-COMPARED:]
-            return [lease for location in some if (lease := self.find(location)) is not None]
+            while self._queue and files < COMPARED:
+                lease = self.find(self._queue.pop())
+                if lease is not None:
+                    leases.append(lease)
+                    files += len(lease.entries) + len(lease.absent)
+        return leases
 
     def changes(self) -> list[str]:
         """Return the tree paths of what changed since the last call, of containers and of watched folders.

@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import attrgetter
 
 from glassfs.content import Extent
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotADirectory, NotFound, Unavailable
@@ -39,27 +38,24 @@ from glassfs.tree.nodes import (
 from glassfs.tree.omissions import Omission
 
 _NO_LEASE = Lease(())
-_has_other_names = attrgetter("has_other_names")
 _MAY_BE_CHANGED = re.compile(r"%[0-9A-F]{2}|~[0-9]+$|~[0-9a-f]{16}")
 """Found in every shown name that differs from the name in the store."""
 
 
 def node_at(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool = False,
-    source: Source | None = None,
 ) -> Node | None:
     """Return the node for what is at a location, or None if there is nothing to show.
 
-    ``entry`` is what was there a moment ago, ``source`` its bytes if it is open already, ``at`` the path in the tree.
-    Raises Unavailable if the kind of a file cannot be determined now.
+    ``entry`` is what was there a moment ago, ``at`` the path in the tree. Raises Unavailable if the kind of a file
+    cannot be determined now.
     """
     # What was listed may be replaced before it is opened. The name is then described and opened again.
     for _ in range(4):  # a file that changes more often is shown as itself
         try:
-            return _node(containers, location, entry, name, ino, at, is_mount_root, source)
+            return _node(containers, location, entry, name, ino, at, is_mount_root)
         except Changed as error:
             reason = error.without_source
-            source = None
             try:
                 entry = location.entry()
             except (NotFound, NotADirectory):
@@ -74,7 +70,6 @@ def node_at(
 
 def _node(
     containers: Containers, location: Location, entry: Entry, name: str, ino: int, at: str, is_mount_root: bool,
-    source: Source | None,
 ) -> Node | None:
     """Return the node for ``entry``. Raises NotFound or Changed if it is out of date."""
     kind = entry.kind
@@ -85,19 +80,15 @@ def _node(
             return FixedDirectory(name, ino, _origin(containers, entry), {})
         return Symlink(name, ino, _origin(containers, entry), entry.target) if kind is Kind.LINK else None
     try:
-        lease = containers.verdict(location, entry, at, source)
+        lease = containers.verdict(location, entry, at)
     except (NotFound, Changed, Unavailable):
         raise
     except GlassfsError as error:
         return plain_file(containers, location, entry, name, ino, error.without_source)
     if isinstance(lease, str):
         return plain_file(containers, location, entry, name, ino, lease)
-    opened, has_other_names = containers.parsed(lease), any(map(_has_other_names, lease.entries))
-    if opened is not None and not has_other_names:  # one object less: there may be many containers
-        origin = opened.origin
-    else:
-        origin = lease.origin(containers.services, has_other_names)
-    return ContainerDirectory(name, ino, origin, containers, lease)
+    has_other_names = any(entry.has_other_names for entry in lease.entries)
+    return ContainerDirectory(name, ino, lease.origin(containers.services, has_other_names), containers, lease)
 
 
 def plain_file(
@@ -119,8 +110,6 @@ def _origin(containers: Containers, entry: Entry, lease: Lease = _NO_LEASE) -> O
 class PlainFile(File):
     """A file as itself. ``reason`` says why a file that looks like a container is not shown as one."""
 
-    __slots__ = ("_source", "reason")
-
     def __init__(self, name: str, ino: int, origin: Origin, source: Source, reason: str = "") -> None:
         super().__init__(name, ino, origin, Extent(source, 0, source.size))
         self._source = source
@@ -139,8 +128,6 @@ class ContainerDirectory(Standing):
 
     Methods raise Refused if it cannot be opened, and Changed if it was replaced or turns out to be a plain file.
     """
-
-    __slots__ = ("_lease", "containers")
 
     def __init__(self, name: str, ino: int, origin: Origin, containers: Containers, lease: ContainerLease) -> None:
         self.name, self.ino, self.origin = name, ino, origin  # Node's, without a call
@@ -173,8 +160,6 @@ class ContainerDirectory(Standing):
 class Folder(Directory):
     """A folder of a store, mirrored. Names that can be shown unchanged are; others that come out equal are numbered."""
 
-    __slots__ = ("_at", "containers", "is_mount_root", "location")
-
     def __init__(
         self, name: str, ino: int, origin: Origin, containers: Containers, location: Location, at: str,
         is_mount_root: bool = False,
@@ -197,7 +182,7 @@ class Folder(Directory):
         if shown_name(name, self.is_mount_root) == name:
             location = self.location.below(name)
             try:
-                node = self._node(name, location, *self.containers.looked_up(location))
+                node = self._node(name, location, location.entry())
             except (NotFound, NotADirectory):
                 self.containers.watcher.check(location)
         # Only listing the folder tells which file is shown under a name that was changed.
@@ -225,9 +210,9 @@ class Folder(Directory):
         name, original, entry = found
         return self._node(name, self.location.below(original), entry)
 
-    def _node(self, name: str, location: Location, entry: Entry, source: Source | None = None) -> Node | None:
+    def _node(self, name: str, location: Location, entry: Entry) -> Node | None:
         at = f"{self._at}/{name}"
-        return node_at(self.containers, location, entry, name, inode(name, self.ino), at, source=source)
+        return node_at(self.containers, location, entry, name, inode(name, self.ino), at)
 
 
 def omission(name: str, location: Location, entry: Entry) -> Omission | None:
@@ -263,8 +248,6 @@ def shown_entries(folder: Location, is_mount_root: bool) -> Iterator[tuple[str, 
 
 class LostDirectory(Directory):
     """A named source that cannot be opened now, with its last attributes. Listing it raises the ``reason``."""
-
-    __slots__ = ("_reason",)
 
     def __init__(self, name: str, ino: int, origin: Origin, reason: GlassfsError) -> None:
         super().__init__(name, ino, origin)

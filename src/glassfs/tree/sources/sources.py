@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from glassfs.errors import DeviceFailed, GlassfsError, NotFound, Unavailable
 from glassfs.names import distinct, raw
-from glassfs.source import Entry, Kind, Named, Path, Store
+from glassfs.source import Entry, Kind, Named, Store
 from glassfs.tree.containers.containers import Containers, ContainerSettings
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.containers.watcher import COMPARED
@@ -59,9 +59,9 @@ class Sources:
 
     ``reachable`` is the same tree, in which all views are found by their paths, whatever listings have.
 
-    ``on_change`` is called when something shown has changed; ``refresh`` or ``heard`` then return what. For ``on_drop``
-    see ``Containers``. ``overview`` makes the overview of several containers, given their starts and a title for them,
-    "" if the user named several sources; without it there is none.
+    ``on_change`` is called when something shown has changed; ``refresh`` or ``Watcher.changes`` then return what. For
+    ``on_drop`` see ``Containers``. ``overview`` makes the overview of several containers, given their starts and a
+    title for them, "" if the user named several sources; without it there is none.
 
     Raises Refused or a read error for a source that is not a container or cannot be read.
     """
@@ -175,34 +175,6 @@ class Sources:
                     changed.append(self._at(name))
         return changed
 
-    def heard(self) -> list[str]:
-        """Return the tree paths of changes that were noticed otherwise. Waits only for stores that reported some."""
-        return self.containers.watcher.changes()
-
-    def watch(self, on_touch: Callable[[], None]) -> bool:
-        """Have changes of all named sources reported, where that is possible; return whether it is.
-
-        Those of folders come as ``heard`` does; for a file ``on_touch`` is called, and ``refresh`` finds out more.
-        """
-        are_watched = [self._watches(name, location, on_touch) for name, location in self.locations.items()]
-        return all(are_watched)
-
-    def _watches(self, name: str, location: Location, on_touch: Callable[[], None]) -> bool:
-        if not location.path:
-            return self.containers.watcher.watch(location, self._at(name))
-
-        def notify(_: Path, changed: str) -> None:
-            if changed in ("", location.path[-1]):
-                on_touch()
-
-        return location.store.watch(location.path[:-1], notify)
-
-    def made_of(self, location: Location, entry: Entry) -> Sequence[Entry]:
-        """Return the entries of all files of the container at a source's location, its own first."""
-        at = next(self._at(name) for name, named in self.locations.items() if named == location)
-        lease = self.containers.verdict(location, entry, at)
-        return [entry] if isinstance(lease, str) else lease.entries
-
     def close(self) -> None:
         if self.overview is not None:
             self.overview.close()
@@ -242,7 +214,6 @@ class SideBySide(Directory):
     Owner and times are those of the source that was modified last.
     """
 
-    __slots__ = ("_sources",)
     mode = stat.S_IFDIR | 0o555
 
     def __init__(self, sources: Sources) -> None:
@@ -286,8 +257,6 @@ class _Other(Directory):
     watched: changes are reported for the original path.
     """
 
-    __slots__ = ("_directory", "_exchange")
-
     def __init__(
         self, name: str, ino: int, directory: Directory, exchange: Callable[[Node, str, int], Node | None],
     ) -> None:
@@ -315,8 +284,6 @@ class _Other(Directory):
 class _Viewed(_Other):
     """A directory whose containers have all views: all of its names are shown."""
 
-    __slots__ = ()
-
     def names(self) -> Iterator[str]:
         return self._directory.names()
 
@@ -326,8 +293,6 @@ class _Viewed(_Other):
 
 class _ViewedContainer(Standing):
     """A container with all views."""
-
-    __slots__ = ("_container",)
 
     def __init__(self, name: str, ino: int, container: ContainerDirectory) -> None:
         super().__init__(name, ino, container.origin)
@@ -341,7 +306,7 @@ class _ViewedContainer(Standing):
         return {} if self.is_presumed else self._container.xattrs() | error_of(self.shown())
 
     def shown(self) -> Settled:
-        return self._container.opened().viewed()
+        return self._container.opened().viewed
 
 
 def _own(node: Node, name: str, ino: int) -> Node | None:
@@ -364,8 +329,6 @@ class OwnFiles(Directory):
 
     This is what ``.glassfs/source`` of a mount shows.
     """
-
-    __slots__ = ("_sources",)
 
     def __init__(self, name: str, ino: int, origin: Origin, sources: Sources) -> None:
         super().__init__(name, ino, origin)

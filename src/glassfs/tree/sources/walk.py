@@ -5,10 +5,9 @@ Links to folders are not followed, and mounts of glassfs not entered. Any thread
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from glassfs import threads
@@ -16,9 +15,7 @@ from glassfs.errors import GlassfsError, Unavailable
 from glassfs.settings import settings
 from glassfs.source import Entry, Kind
 from glassfs.tree.build import DEEPEST as DEEPEST_DIRECTORY
-from glassfs.tree.containers.lease import Location
-
-log = logging.getLogger(__name__)
+from glassfs.tree.containers.lease import ContainerLease, Location
 
 DEEPEST = 64
 """Folders on the way to one, in a walk for a sum or a table over all files."""
@@ -96,18 +93,18 @@ def _inside(folder: Branch, list_folder: Callable[[Branch], Listed]) -> Iterator
 
 
 class Usage:
-    """Call it for the size in bytes of all files at and below ``locations``: the last sum, or the first one so far.
+    """Call it for the size in bytes of all files at and below ``locations``: the last sum, 0 before there is one.
 
-    In a remote store folders further down are not counted, as each costs a request. ``made_of`` returns the entries of
-    all files of a container that is itself one of the locations, its own first.
+    In a remote store folders further down are not counted, as each costs a request. ``find`` returns the lease on a
+    container that is itself one of the locations, with the entries of all its files.
     """
 
     def __init__(
         self, locations: Iterable[Location],
-        made_of: Callable[[Location, Entry], Sequence[Entry]] = lambda location, entry: [entry],
+        find: Callable[[Location], ContainerLease | None] = lambda location: None,
     ) -> None:
         self._locations = list(locations)
-        self._made_of = made_of
+        self._find = find
         self._sum = 0
         self._is_known = threading.Event()
         self._next = 0.0
@@ -130,14 +127,7 @@ class Usage:
     def _run(self) -> None:
         begun = time.monotonic()
         try:
-            total = 0
-            for location in self._locations:
-                for size in self._sizes(location):
-                    total += size
-                    # Until the first sum is complete, callers get what was counted so far; after that, whole sums only.
-                    if not self._is_known.is_set():
-                        self._sum = total
-            self._sum = total
+            self._sum = sum(size for location in self._locations for size in self._sizes(location))
         finally:
             self._is_known.set()
             now = time.monotonic()
@@ -148,14 +138,11 @@ class Usage:
         try:
             entry = location.entry()
             if entry.kind is Kind.FILE:
-                yield entry.size
-                yield sum(other.size for other in self._made_of(location, entry)[1:])
-        except GlassfsError as error:
-            log.debug("left out of the sizes: %s", error)
+                lease = self._find(location)
+                yield entry.size if lease is None else sum(one.size for one in lease.entries)
+        except GlassfsError:
             return
         if entry.kind is Kind.FOLDER:
             for found in walk(Branch("", location), list_plainly, 0 if location.store.is_remote else DEEPEST):
-                if not isinstance(found, Visit):
-                    log.debug("left out of the sizes: %s", found.error)
-                elif found.entry.kind is Kind.FILE:
+                if isinstance(found, Visit) and found.entry.kind is Kind.FILE:
                     yield found.entry.size

@@ -1,8 +1,8 @@
 """Tables as CSV (RFC 4180), for spreadsheets, R and programs that read nothing else. UTF-8, lines end with CR LF.
 
 The first line has the names of the columns, those of the Parquet view. Values are exact: ``glassfs.view.csv.cells``
-says how each kind is written. All rows are written in one pass when the size is first needed: some rows at a time, or
-one in pieces if it is long, in limited memory. Weights are estimates of the bytes that cells take until they are lines.
+says how each kind is written. All rows are written in one pass when the size is first needed, some rows at a time, in
+limited memory. Weights are estimates of the bytes that cells take until they are lines.
 Columns of records belong to one pass, all else to any thread.
 """
 
@@ -31,8 +31,6 @@ CELL = 256
 """Weight of a cell, and of a value in a list."""
 TEXT_WEIGHT = 32
 """Weight of a byte of text or Base64."""
-LONG_CELL = 3 << 14
-"""Bytes of a long cell that become text at a time: whole groups of Base64, and whole items of all usual dtypes."""
 RECORDS_MEMORY = 32 << 20
 """Blocks of records of all columns may take this memory in bytes, or as much as the cache if that is more."""
 MOST_VALUES = 1 << 30
@@ -62,8 +60,7 @@ class RunColumn:
         self._item = kind.stored or 1
         self.weight = TEXT_WEIGHT if kind in (TEXT, BYTES) else CELL
         shown = {TEXT: cells.text, BYTES: cells.base64}
-        self._shown: Callable[[Iterator[bytes]], Iterator[str]] = shown.get(kind) or partial(cells.numbers, kind.dtype)
-        """Yields the cell of a run that comes in pieces, in pieces."""
+        self._shown: Callable[[bytes], str] = shown.get(kind) or partial(cells.numbers, kind.dtype)
 
     @property
     def items(self) -> int:
@@ -75,19 +72,7 @@ class RunColumn:
 
     def cells(self, first: int, end: int) -> list[list[str]]:
         bounds: list[int] = (self._offsets.of(first, end) * self._item).tolist()
-        return [["".join(self._shown(iter([raw]))) for raw in runs(self._data, bounds)]]
-
-    def pieces(self, row: int) -> Iterator[str]:
-        """Yield the cell of a row in pieces."""
-        start, end = (self._offsets.of(row, row + 1) * self._item).tolist()
-        step = max(LONG_CELL - LONG_CELL % self._item, self._item)
-
-        def read() -> Iterator[bytes]:
-            for position in range(start, end, step):
-                work.check()
-                yield self._data.read(position, min(step, end - position))
-
-        return self._shown(read())
+        return [list(map(self._shown, runs(self._data, bounds)))]
 
 
 class RecordColumn:
@@ -164,10 +149,10 @@ class CsvPass:
 
     @property
     def cost(self) -> int:
-        """The most memory in bytes that the pass takes: for a step, a piece of a long cell, and blocks of records."""
+        """The most memory in bytes that the pass takes: for a step, or a row that is heavier, and blocks of records."""
         in_runs = sum(CELL * self._rows + column.items * column.weight for column in self._runs)
         records = min(self._budget, sum(column.most for column in self._records))
-        return min(self._rows * self._weight + in_runs, self._step + CELL * LONG_CELL) + records
+        return min(self._rows * self._weight + in_runs, max(self._step, self._budget // 2)) + records
 
     def lines(self) -> Iterator[bytes]:
         """Yield the names of the columns, then all rows."""
@@ -176,12 +161,10 @@ class CsvPass:
         while first < self._rows:
             work.check()
             count, weight = self._next_step(first)
-            # A row that is heavier than a step, such as one with a long list, is written in pieces of its cells.
-            if weight > self._step:
-                yield from self._long_line(first)
-            else:
-                columns = [cell for column in self._columns for cell in column.cells(first, first + count)]
-                yield from cells.encoded_pieces(zip(*columns, strict=True))
+            if weight > max(self._step, self._budget // 2):
+                raise TooLarge(f"row {first} is too long for CSV; use the view parquet, or a larger cache_size")
+            columns = [cell for column in self._columns for cell in column.cells(first, first + count)]
+            yield from cells.encoded_pieces(zip(*columns, strict=True))
             first += count
         for column in self._records:
             column.finish()
@@ -204,22 +187,6 @@ class CsvPass:
         sums = weights.cumsum()
         count = max(1, int(sums.searchsorted(self._step, "right")))
         return count, int(sums[count - 1])
-
-    def _long_line(self, row: int) -> Iterator[bytes]:
-        """Yield the line of a row in pieces."""
-        separator = b""
-        for column in self._columns:
-            if isinstance(column, RunColumn) and column.weights(row, row + 1)[0] > LONG_CELL * TEXT_WEIGHT:
-                yield separator + b'"'
-                for piece in column.pieces(row):
-                    yield piece.replace('"', '""').encode()
-                yield b'"'
-            else:
-                row_cells = [cell for cell, in column.cells(row, row + 1)]
-                # The writer quotes a line that is a single empty cell.
-                yield separator + (b"" if row_cells == [""] else cells.encoded([row_cells])[: -len(cells.END)])
-            separator = b","
-        yield cells.END
 
 
 def show(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:

@@ -17,7 +17,6 @@ Pure functions. Conversions of times raise Damaged beyond 64 bits.
 
 from __future__ import annotations
 
-import codecs
 import csv
 import io
 import math
@@ -30,7 +29,6 @@ from glassfs.sizes import PIECE
 from glassfs.view import json
 from glassfs.view.parquet.kinds import kind_of
 
-END = b"\r\n"
 _BARE_KINDS = "biufm"
 """NumPy's kinds whose cells are also JSON, except for these:"""
 _QUOTED = {"": "null", "NaN": '"NaN"', "Infinity": '"Infinity"', "-Infinity": '"-Infinity"'}
@@ -92,36 +90,27 @@ def scalars(values: NDArray[Any]) -> list[Any]:
         return _times(values)
     if kind in "SU":
         return list(map(cell, values.tolist()))
-    return list(base64(value.tobytes() for value in values))
+    return [base64(value.tobytes()) for value in values]
 
 
-def text(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the cell of a text that comes in pieces, in pieces."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for raw in pieces:
-        yield decoder.decode(raw).replace("\0", "\ufffd")
-    yield decoder.decode(b"", final=True)
+def text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace").replace("\0", "\ufffd")
 
 
-def base64(pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield the cell of bytes that come in pieces, in pieces."""
-    return (b64encode(raw).decode() for raw in pieces)
+def base64(raw: bytes) -> str:
+    return b64encode(raw).decode()
 
 
-def numbers(dtype: str, pieces: Iterable[bytes]) -> Iterator[str]:
-    """Yield a list of numbers that comes in pieces, cut between items, as pieces of JSON."""
-    separator = "["
-    for raw in filter(None, pieces):
-        values = np.frombuffer(raw, dtype)
-        found = scalars(values)
-        if values.dtype.kind in _BARE_KINDS:
-            tokens = [_QUOTED.get(value) or str(value) for value in found]
-        else:
-            is_time = values.dtype.kind == "M"
-            tokens = ["null" if is_time and value == "" else json.line(value).decode() for value in found]
-        yield separator + ", ".join(tokens)
-        separator = ", "
-    yield "]" if separator == ", " else "[]"
+def numbers(dtype: str, raw: bytes) -> str:
+    """Return a list of numbers as JSON."""
+    values = np.frombuffer(raw, dtype)
+    found = scalars(values)
+    if values.dtype.kind in _BARE_KINDS:
+        tokens = [_QUOTED.get(value) or str(value) for value in found]
+    else:
+        is_time = values.dtype.kind == "M"
+        tokens = ["null" if is_time and value == "" else json.line(value).decode() for value in found]
+    return f"[{', '.join(tokens)}]"
 
 
 def _floats(values: NDArray[Any]) -> list[Any]:

@@ -15,10 +15,11 @@ from glassfs.codec import h264
 from glassfs.content import Array, Column, Data, Parted, Recording, Table
 from glassfs.content.allowance import OBJECT
 from glassfs.content.columns import ColumnBlocks
-from glassfs.content.features import Signal, decoded
+from glassfs.content.features import Signal
 from glassfs.content.video import video_of
 from glassfs.errors import Changed
 from glassfs.lazy import NDArray, np
+from glassfs.names import text
 from glassfs.view import mp4
 from glassfs.view.contract import Key
 from glassfs.view.known import Known
@@ -35,7 +36,7 @@ def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, 
     episodes, key = dataset.files.episodes(number), (*above, number)
     first = dataset.starts[episodes.start]
     rows = dataset.starts[episodes.stop] - first
-    blocks = ColumnBlocks(rows, dataset.step_width, partial(_made, table, dataset, cache, first), cache, key)
+    blocks = ColumnBlocks(rows, dataset.step_width, partial(_made, table, dataset, first), cache, key)
 
     def columns() -> list[Column]:
         features = (*dataset.plan.columns, *plan.DEFAULTS)
@@ -44,14 +45,14 @@ def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, 
     return Parquet(Table(b"data", rows, columns, shared_width=dataset.step_width), cache, key)
 
 
-def _made(table: Table, dataset: EpisodeSet, cache: BlockCache, before: int, first: int, rows: int) -> bytes:
+def _made(table: Table, dataset: EpisodeSet, before: int, first: int, rows: int) -> bytes:
     """Return ``rows`` rows of a file, one column after another; ``before`` frames are in the files before it."""
     columns = dataset.plan.columns
     made = [np.empty((rows, column.length), column.dtype) for column in columns]
     row, frame = 0, before + first
     episode = dataset.episode_at(frame)
     container, recording_of = None, None
-    with cache.waiting(), ExitStack() as stack:
+    with ExitStack() as stack:
         while row < rows:
             place = dataset.place(episode)
             # Episodes of one container follow each other, so it is opened once for all of them, and closed before the
@@ -90,7 +91,7 @@ class Steps:
         self._container = container
         self._arrays: dict[str, Any] = {}
         for column in recording.steps.columns():
-            self._arrays.setdefault(decoded(column.name), column.content)
+            self._arrays.setdefault(text(column.name), column.content)
 
     def read(self, column: plan.NumberFeature, values: NDArray[Any], first: int) -> None:
         """Fill ``values``, a row for each step from number ``first`` on, with those of a column."""
@@ -161,7 +162,7 @@ class VideoFile(Parted):
         camera, place = self._film.camera, self._dataset.place(episode)
         with self._table.recordings(place.container, is_kept=True) as recording_of:
             for name, content in recording_of(place.number).cameras():
-                if decoded(b"/".join(name)) != camera.name:
+                if text(b"/".join(name)) != camera.name:
                     continue
                 video = video_of(content)
                 if video is not None and video.count == self._dataset.length(episode):

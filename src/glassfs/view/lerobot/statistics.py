@@ -31,10 +31,10 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Column, Recording, Rendered, Table
 from glassfs.content.columns import ColumnBlocks
-from glassfs.content.features import decoded
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING, TooLarge
 from glassfs.lazy import NDArray, np
+from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.view import mp4, planes
@@ -330,12 +330,11 @@ class EpisodeStatistics:
         dataset, pieces = self._dataset, self._pieces
         lowest, highest = bisect_right(pieces, first) - 1, bisect_left(pieces, end)
         found, defaults = [], []
-        with self._cache.waiting():
-            for begin, stop in pairwise(pieces[lowest : highest + 1]):
-                size = (stop - begin) * self._numbers_inside * ITEM
-                made = partial(self._piece, begin, stop)
-                piece = Rendered(self._cache, (*self._key, "piece", begin), made, size, cost=2 * size)
-                found.append(np.frombuffer(piece.whole(), "<f8").reshape(stop - begin, -1))
+        for begin, stop in pairwise(pieces[lowest : highest + 1]):
+            size = (stop - begin) * self._numbers_inside * ITEM
+            made = partial(self._piece, begin, stop)
+            piece = Rendered(self._cache, (*self._key, "piece", begin), made, size, cost=2 * size)
+            found.append(np.frombuffer(piece.whole(), "<f8").reshape(stop - begin, -1))
         for episode in range(first, end):
             start, length = dataset.starts[episode], dataset.length(episode)
             of_episode = of_defaults(start, length, dataset.fps, episode, dataset.task_of[episode])
@@ -389,7 +388,7 @@ def _of_episode(
     for column in dataset.plan.columns:
         yield of_numbers(_chunks(steps, column, length), length)
     videos = dict(recording.cameras()) if dataset.plan.films else {}
-    by_name = {decoded(b"/".join(name)): content for name, content in videos.items()}
+    by_name = {text(b"/".join(name)): content for name, content in videos.items()}
     for film in dataset.plan.films:
         yield _of_film(by_name.get(film.camera.name), film, length, cache)
 

@@ -258,21 +258,3 @@ def test_ssh_accepts_a_password_from_programs(home: Path, files: Path, tmp_path:
         with pytest.raises(NotAllowed) as caught:
             server(f"sftp://{user}@127.0.0.1:{port}", Connection(timeout=60, extra={"password": "wrong"})).list(())
         assert "wrong" not in str(caught.value)
-
-
-def test_ftp_lists_and_reads(files: Path, tmp_path: Path) -> None:
-    (files / "fifo").unlink()
-    with servers.rclone("ftp", files, tmp_path / "rclone") as port:
-        found = server(f"ftp://anonymous@127.0.0.1:{port}")
-        names = listed(found, ())
-        assert names["sub"] is None and names["a.kdb"] is not None and names["a.kdb"].size == len(DATA)
-        check_reads(found, ("a.kdb",), DATA, 20)
-        with pytest.raises(NotFound):
-            found.begin(("nothing",), 1)
-        facts, _ = found.begin(("a.kdb",), 10) or pytest.fail()
-        (files / "b.kdb").touch()
-        assert listed(found, ()).keys() == {*names, "b.kdb"}
-        (files / "a.kdb").write_bytes(DATA + b"more")
-        with pytest.raises(Changed):
-            found.fetch(("a.kdb",), 5, 10, facts).result()
-        found.close()

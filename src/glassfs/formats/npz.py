@@ -1,21 +1,24 @@
-"""The ZIP archive: its central directory, and where the bytes of members are (docs/formats/npz.md, cited as §).
+"""NPZ: arrays in a ZIP archive, as NumPy and SciPy write them (docs/formats/npz.md, cited as §). Any thread.
 
-``zipfile`` reads the directory, and nothing else. Any thread. What contradicts itself or the file raises Damaged: the
-directory as a whole when the archive is opened, or one member when it is located.
+``zipfile`` reads the central directory, and nothing else. What contradicts itself or the file raises Damaged: the
+directory as a whole when the archive is opened, or one member when it is located. Contents are arrays, and files
+unchanged (§7).
 """
 
 from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from glassfs.codec.checksum import CRC32, Checksum
-from glassfs.codec.compression import DEFLATE, NONE, reach
-from glassfs.content import Data, Decoded, Extent, Location
+from glassfs.codec.compression import DEFLATE, NONE, decompress_prefix, reach
+from glassfs.content import Container, Data, Decoded, Extent, Group, Location, Member, Nested, Part, npy
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, GlassfsError, NotInstalled
-from glassfs.formats.registry import Opening
+from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
 from glassfs.source import SourceFile
 
 LOCAL = b"PK\3\4"
@@ -26,6 +29,10 @@ ENCRYPTED, UTF8 = 0x41, 0x800
 """Flags of an entry."""
 ENTRY_COST = 12
 """Bytes of memory for a byte of the directory: an entry has 46 or more, its objects take 550."""
+END, LONGEST_END = b"PK\5\6", 22 + 0xFFFF
+SUFFIX = b".npy"
+MOST_DESCRIBED = 1 << 14
+"""Members of an archive whose headers are read, one by one; in larger ones all members are files only."""
 
 
 class _DirectoryFile(SourceFile):
@@ -102,6 +109,8 @@ class Archive:
         repeated = [entry for entry in entries if named[entry.name] is not entry]
         self.entries = [entry for entry in entries if named[entry.name] is entry] + repeated
         self.hidden = len(repeated)
+        self._is_described = len(entries) <= MOST_DESCRIBED
+        self._headers: dict[ZipEntry, npy.ArrayHeader | None] = {}
 
     def impossible(self, entry: ZipEntry) -> str | None:
         """Return why a member cannot be read, by its entry alone, or None."""
@@ -115,7 +124,7 @@ class Archive:
             return "its bytes overlap another member or the central directory"
         if codec == NONE and entry.stored != entry.size:
             return f"has {entry.stored} stored bytes, but {entry.size} are declared"
-        if not entry.size and entry.crc != CRC32.start:
+        if not entry.size and entry.crc:
             return f"declares 0 bytes, but has a checksum of others ({entry.crc:08x})"
         if entry.size > min(reach(codec, entry.stored), 1 << 60):  # file sizes have 63 bits
             return f"{entry.stored} bytes of {codec} data cannot give the declared {entry.size} bytes"
@@ -145,6 +154,52 @@ class Archive:
         if entry.offset + start + entry.stored > entry.limit:
             raise self.source.damage("its bytes overlap another member or the central directory", entry.label)
         return entry.offset + start, head[start : start + entry.stored]
+
+    def member(self, entry: ZipEntry) -> Member:
+        """Return an array, or the file if it is none, or cannot be read."""
+        name = entry.name
+        if name.endswith(b"/") and not (entry.size or entry.crc):
+            return Member(_path(name[:-1]), Group(name, tuple))
+        described = self._header(entry) if self._is_described and name.endswith(SUFFIX) else None
+        if described is None:
+            return Member(_path(name), self._file(entry))
+        key, file = name.removesuffix(SUFFIX), LazyMember(self, entry)
+        array = described.array(self.cache, (self.source.version, entry.offset), key, file)
+        array.file = file
+        return Member(_path(key), array)
+
+    def _file(self, entry: ZipEntry) -> Part:
+        data = LazyMember(self, entry)
+        if not self._is_described:
+            return Part(entry.name, data)
+        # Entries may contradict one another about the same bytes.
+        ident = f"{entry.offset}:{entry.stored}:{entry.size}:{entry.method}:{entry.crc}"
+        return Nested(entry.name, data, self.source, ident, entry.stored, partial(self._first_bytes, entry))
+
+    def _first_bytes(self, entry: ZipEntry, size: int) -> bytes:
+        """Return the first bytes of a member, about ``size`` of them at most. Raises Damaged."""
+        _, head = self.locate(entry, size)
+        codec = CODECS[entry.method]
+        return bytes(head if codec == NONE else decompress_prefix(head, size))
+
+    def _header(self, entry: ZipEntry) -> npy.ArrayHeader | None:
+        """Return the header of an array, or None if the member is no array."""
+        if entry not in self._headers:
+            self._headers[entry] = None
+            with suppress(Damaged, NotInstalled):
+                self._headers[entry] = self._read_header(entry)
+        return self._headers[entry]
+
+    def _read_header(self, entry: ZipEntry) -> npy.ArrayHeader | None:
+        # The header of an array is in the first bytes of nearly every member: one read finds the local header and the
+        # header of the array.
+        given = self._first_bytes(entry, npy.LOOKED_AT)
+        length = npy.length_of(given)
+        if length is None or length > entry.size:
+            return None
+        if len(given) < length:
+            given = self._first_bytes(entry, 2 * length)
+        return npy.parsed(given[:length], entry.size) if len(given) >= length else None
 
 
 class LazyMember(SizedData):
@@ -183,3 +238,32 @@ class LazyMember(SizedData):
             return self._data().location()
         except (Damaged, NotInstalled):
             return None
+
+
+def open_npz(opening: Opening) -> Container:
+    """Open an archive. Raises Damaged if its end or its central directory contradicts itself or the file."""
+    archive = Archive(opening)
+    facts = {"members": len(archive.entries)}
+    if archive.in_front:
+        facts["bytes_in_front"] = archive.in_front
+    if archive.hidden:
+        opening.warn(f"{archive.hidden} members share their name with a later one, which keeps it")
+    root = Group(b"", lambda: map(archive.member, archive.entries))
+    return Container("npz", "ZIP", root, [opening.source], facts, arrays=lambda: root, is_generic=True)
+
+
+def recognises(head: Head) -> bool:
+    """Return whether the first member is an NPY file, or whether a ZIP archive is called NPZ (§1)."""
+    if head.startswith(LOCAL) and len(head) >= LOCAL_HEADER.size:
+        length = LOCAL_HEADER.unpack_from(head)[9]
+        if head[LOCAL_HEADER.size : LOCAL_HEADER.size + length].endswith(SUFFIX):
+            return True
+    return head.name.lower().endswith(BUILT_IN["npz"]) and END in head.tail(LONGEST_END)
+
+
+def _path(name: bytes) -> tuple[bytes, ...]:
+    """Return the components of a name: keys of NumPy with slashes are paths (§5)."""
+    return tuple(name.split(b"/", 255))  # the rest is one component: no path is longer
+
+
+FORMAT = Format("npz", recognises, open_npz)
