@@ -29,11 +29,14 @@ from writers.mcap import (
 )
 
 import glassfs
-from glassfs.errors import GlassfsError, Refused
+from glassfs.errors import Damaged, GlassfsError, Refused
+from glassfs.tree import Directory, File
 from tests.conftest import Scale
 from tests.formats.exercise import peak_memory
-from tests.formats.mcap_files import START, IndexType, a_run, files, write
+from tests.formats.mcap_files import START, STORE, IndexType, Message, a_run, files, write
 from tests.helpers import array_of, omitted_in, open_bytes
+from tests.memory_store import MemoryStore
+from tests.tree.trees import sources_of
 
 Found = dict[str, bytes | GlassfsError]
 Record = tuple[int, bytes]
@@ -188,6 +191,29 @@ def test_a_damaged_chunk_costs_what_needs_it(tmp_path: Path, case: str, has_summ
     assert all(found[name] == expected[name] for name in readable)
     images = {name for name in readable if "/images/" in name}
     assert images and readable >= {"attachments/a.txt", "metadata/robot.json"}
+
+
+def test_listings_do_not_fail_where_lengths_are_unknown(tmp_path: Path) -> None:
+    """Files whose size is said to be known have one, also those in sequences of structures."""
+    types = STORE.types
+    transform, pose = types["geometry_msgs/msg/TransformStamped"], types["geometry_msgs/msg/Transform"]
+    moved = pose(types["geometry_msgs/msg/Vector3"](1, 2, 3), types["geometry_msgs/msg/Quaternion"](0, 0, 0, 1))
+    stamp = types["std_msgs/msg/Header"](types["builtin_interfaces/msg/Time"](1, 2), "base")
+    messages = [
+        Message("/tf", "tf2_msgs/msg/TFMessage", START + number, types["tf2_msgs/msg/TFMessage"](
+            [transform(stamp, f"child {number}", moved)] * (number % 3),
+        )) for number in range(9)
+    ]
+    raw = write(tmp_path / "run.mcap", messages, codec="none", chunk=300).read_bytes()
+    tree = sources_of(MemoryStore({"run.mcap": raw.replace(b"child 4", b"child x")}), "run.mcap").tree
+    found = tree.lookup("topics/tf/fields/transforms")
+    assert isinstance(found, Directory)
+    names = {node.name: node for node in found.listing()}
+    assert names.keys() == {"offsets.npy", "child_frame_id.jsonl", "header", "transform"}
+    offsets = names["offsets.npy"]
+    assert isinstance(offsets, File) and offsets.data.is_sized and offsets.size == 128 + 8 * 10
+    with pytest.raises(Damaged, match="checksum"):
+        offsets.data.whole()
 
 
 def test_the_data_section_has_a_checksum_that_is_verified(tmp_path: Path) -> None:

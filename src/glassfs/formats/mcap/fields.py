@@ -168,7 +168,7 @@ class Decoding:
 
     def _ends(self, leaf: Leaf, buffer: int) -> Array:
         rows = self._count(leaf) + 1
-        return Array(leaf.path[-1], _Offsets(self, buffer), "<i8", (rows,))
+        return Array(leaf.path[-1], _Offsets(self, buffer, rows), "<i8", (rows,))
 
     def _length(self, leaf: Leaf) -> int | None:
         """Return the length that all rows of a sequence of numbers have, None if they differ. Raises Damaged."""
@@ -266,8 +266,12 @@ class _Values(Parted):
 class _Offsets(Parted):
     """Where rows begin in all values, and where the last one ends: 0, then the ends in each batch behind the others."""
 
-    def __init__(self, decoding: Decoding, buffer: int) -> None:
-        self._decoding, self._buffer = decoding, buffer
+    def __init__(self, decoding: Decoding, buffer: int, rows: int) -> None:
+        self._decoding, self._buffer, self._rows = decoding, buffer, rows
+
+    @property
+    def size(self) -> int:
+        return 8 * self._rows  # of the sequence itself no pass is needed, so listings do not fail with one
 
     @property
     def bounds(self) -> Any:
