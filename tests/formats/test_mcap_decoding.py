@@ -129,6 +129,17 @@ def test_any_bytes_are_a_message_or_damaged(raw: bytes) -> None:
                 decoder.json(memoryview(start + raw))
 
 
+@pytest.mark.parametrize(("encoding", "language", "field"), [
+    ("ros1", "ros1msg", ""), ("ros1", "ros1msg", "uint8[0] x"), ("cdr", "ros2msg", "uint8[0] x"),
+])
+def test_arrays_of_items_without_bytes_are_refused_at_once(encoding: str, language: str, field: str) -> None:
+    inner = [f"MSG: a/T{number}\n{f'T{number + 1}[1000] x' if number < 9 else field}\n" for number in range(10)]
+    text = ("=" * 80 + "\n").join(["T0[1000] x\n", *inner])
+    decoder = decoder_of(encoding, Schema("a/Outer", language, text.encode()))
+    with pytest.raises(Damaged, match="items without bytes"):  # else 10^30 items
+        decoder.values(memoryview(b"\0\1\0\0" + bytes(4000)))
+
+
 @given(st.text(max_size=300), st.sampled_from(["ros2msg", "ros1msg", "ros2idl"]))
 def test_any_text_is_a_definition_or_damaged(text: str, language: str) -> None:
     with suppress(Damaged):

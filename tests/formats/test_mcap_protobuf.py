@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 import glassfs
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.mcap.decoders import decoder_of
+from glassfs.formats.mcap.protobuf import _is_repeated
 from glassfs.formats.mcap.records import Schema
 from tests.formats.mcap_files import START, Message, files, picture, write
 
@@ -194,6 +196,27 @@ def test_messages_that_do_not_parse_have_a_reason(tmp_path: Path) -> None:
         assert all("no message of its type" in line["error"] for line in lines[::2])
         with pytest.raises(Damaged):
             run["topics/x/fields/c"].numpy()
+
+
+@pytest.mark.parametrize(("seconds", "is_int64"), [
+    (9_223_372_030, True), (-9_223_372_030, True), (253_402_300_799, False), (-62_135_596_800, False),
+    (-(1 << 63), False),
+])
+def test_times_that_int64_does_not_have_are_damaged(tmp_path: Path, seconds: int, is_int64: bool) -> None:
+    kind = message_class(ALL, "made.All")
+    with glassfs.open(recorded(tmp_path / "run.mcap", ALL, "made.All", kind(o={"seconds": seconds}))) as run:
+        line = json.loads(run["topics/x/messages.jsonl"].text())
+        assert line["data"]["o"] == {"seconds": seconds, "nanos": 0}
+        if is_int64:
+            assert run["topics/x/fields/o"].numpy().tolist() == [seconds * 10**9]
+        else:
+            with pytest.raises(Damaged, match="no int64"):
+                run["topics/x/fields/o"].numpy()
+
+
+def test_repeated_fields_are_known_to_protobuf_5() -> None:
+    for label, is_repeated in ((1, False), (3, True)):
+        assert _is_repeated(SimpleNamespace(label=label, LABEL_REPEATED=REPEATED)) is is_repeated
 
 
 def _length(raw: bytes) -> bytes:

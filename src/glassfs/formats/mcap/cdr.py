@@ -53,7 +53,7 @@ class _Maker:
 
     def __init__(self, order: str, align: int) -> None:
         self._order, self._align = order, align
-        self._count = self._run("I")
+        self._counted = _counter(order, min(4, align))
 
     def of(self, plan: Node) -> Step:
         steps, run = list[Step](), ""
@@ -62,7 +62,7 @@ class _Maker:
                 run += node if isinstance(node, str) else node.form if isinstance(node, Number) else node.forms
                 continue
             steps += [self._run(run)] if run else []
-            steps.append(self._sequence(node) if isinstance(node, Sequence) else self._text)
+            steps.append(self._sequence(node) if isinstance(node, Sequence) else self._text())
             run = ""
         steps += [self._run(run)] if run else []
 
@@ -93,21 +93,18 @@ class _Maker:
 
         return read
 
-    def _counted(self, data: memoryview, position: int) -> tuple[int, int]:
-        found: list[int] = []
-        position = self._count(data, position, found)
-        if found[0] > len(data) - position:  # each item has a byte at least
-            raise ValueError
-        return found[0], position
+    def _text(self) -> Step:
+        counted, end = self._counted, "\0" if self._align > 1 else ""
 
-    def _text(self, data: memoryview, position: int, found: list[Any]) -> int:
-        size, position = self._counted(data, position)
-        raw = bytes(data[position : position + size])
-        found.append((raw if self._align == 1 else raw.removesuffix(b"\0")).decode("utf-8", "replace"))
-        return position + size
+        def read(data: memoryview, position: int, found: list[Any]) -> int:
+            size, position = counted(data, position)
+            found.append(str(data[position : position + size], "utf-8", "replace").removesuffix(end))
+            return position + size
+
+        return read
 
     def _sequence(self, node: Sequence) -> Step:
-        item, length = node.item, node.length
+        item, length, counted = node.item, node.length, self._counted
         if isinstance(item, (Number, Time)):
             forms = item.form if isinstance(item, Number) else item.forms
             parts = [("", f"{self._order}{form}") for form in forms]
@@ -115,7 +112,7 @@ class _Maker:
             align = min(np.dtype(forms[0]).itemsize, self._align)
 
             def numbers(data: memoryview, position: int, found: list[Any]) -> int:
-                count, position = (length, position) if length is not None else self._counted(data, position)
+                count, position = (length, position) if length is not None else counted(data, position)
                 if count:  # no items need no padding
                     position += -position % align
                 found.append(np.frombuffer(data, dtype, count, position) if count else np.empty(0, dtype))
@@ -125,19 +122,34 @@ class _Maker:
         one = self.of(item)
 
         def items(data: memoryview, position: int, found: list[Any]) -> int:
-            count, position = (length, position) if length is not None else self._counted(data, position)
-            if count > len(data):
-                raise ValueError
+            count, position = (length, position) if length is not None else counted(data, position)
             inner: list[Any] = []
             for _ in range(count):
                 values = inner if isinstance(item, Text) else list[Any]()
-                position = one(data, position, values)
+                start, position = position, one(data, position, values)
+                # Arrays of such items in one another would take a time that no message bounds.
+                if position == start:
+                    raise Damaged("has items without bytes, whose number could be any")
                 if values is not inner:
                     inner.append(values)
             found.append(inner)
             return position
 
         return items
+
+
+def _counter(order: str, align: int) -> Callable[[memoryview, int], tuple[int, int]]:
+    """Return what reads the count at a position, and returns it with the position behind it."""
+    unpack = struct.Struct(f"{order}I").unpack_from
+
+    def counted(data: memoryview, position: int) -> tuple[int, int]:
+        position += -position % align
+        (count,) = unpack(data, position)
+        if count > len(data) - position - 4:  # each item has a byte at least
+            raise ValueError
+        return count, position + 4
+
+    return counted
 
 
 def _leaves(node: Node, has_dummies: bool) -> Iterator[Node | str]:

@@ -321,7 +321,7 @@ def _encoded(leaves: tuple[Leaf, ...], rows: list[list[Any]]) -> Iterator[tuple[
             yield np.array(values, node.dtype).tobytes(), 0, 0, 0
         elif isinstance(node, Time):
             parts = np.array([row[leaf.slot + 1] for row in rows], "<i8")
-            yield (np.array(values, "<i8") * SECOND + parts).tobytes(), 0, 0, 0
+            yield _nanoseconds(np.array(values, "<i8"), parts).tobytes(), 0, 0, 0
         else:
             lengths = np.array([len(value) for value in values], "<i8")
             ends = np.cumsum(lengths, dtype="<i8")
@@ -333,10 +333,18 @@ def _encoded(leaves: tuple[Leaf, ...], rows: list[list[Any]]) -> Iterator[tuple[
                 continue
             joined = np.concatenate(values) if total else np.empty(0, "<i8")
             if isinstance(item, Time) and total:
-                first, second = (joined[name].astype("<i8") for name in joined.dtype.names or ())
-                joined = first * SECOND + second
+                joined = _nanoseconds(*(joined[name].astype("<i8") for name in joined.dtype.names or ()))
             yield joined.astype(getattr(item, "dtype", "<i8")).tobytes(), 0, 0, 0
             yield found
+
+
+def _nanoseconds(seconds: NDArray[Any], parts: NDArray[Any]) -> NDArray[Any]:
+    """Return times in nanoseconds, int64 like both arguments. Raises Damaged for those that int64 does not have."""
+    last = (1 << 63) // SECOND - 3  # parts of Protocol Buffers may be up to three seconds
+    if ((seconds > last) | (seconds < -last)).any():
+        raise Damaged("has a time that is no int64 of nanoseconds")
+    found: NDArray[Any] = seconds * SECOND + parts
+    return found
 
 
 def _fail(fault: Damaged) -> Any:

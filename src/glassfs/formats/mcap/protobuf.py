@@ -106,8 +106,13 @@ def _plan(described: Any, around: Sequence_[str], left: Any) -> Struct:
         else:
             node = KINDS[field.type]
         if node is not None:
-            fields.append((field.name, Sequence(node) if field.is_repeated else node))  # type: ignore[arg-type]
+            fields.append((field.name, Sequence(node) if _is_repeated(field) else node))  # type: ignore[arg-type]
     return Struct(tuple(fields))
+
+
+def _is_repeated(field: Any) -> bool:
+    # protobuf 5 has no is_repeated, and later releases deprecate label.
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
 def _append(plan: Struct, message: Any, found: list[Any]) -> None:
@@ -142,12 +147,12 @@ def _shown(message: Any) -> Any:
     found = {}
     for field in message.DESCRIPTOR.fields:
         value, item = getattr(message, field.name), KINDS.get(field.type)
-        if field.is_repeated and field.message_type is not None and field.message_type.GetOptions().map_entry:
+        if _is_repeated(field) and field.message_type is not None and field.message_type.GetOptions().map_entry:
             inner = field.message_type.fields_by_name["value"]
             value = {str(key): _value(inner, value[key]) for key in sorted(value)}
-        elif field.is_repeated and isinstance(item, Number) and field.type != ENUM:
+        elif _is_repeated(field) and isinstance(item, Number) and field.type != ENUM:
             value = numbers_shown(np.array(value, item.dtype), item)
-        elif field.is_repeated:
+        elif _is_repeated(field):
             value = [_value(field, one) for one in value]
         else:
             value = None if field.has_presence and not message.HasField(field.name) else _value(field, value)
