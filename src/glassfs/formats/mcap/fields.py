@@ -88,6 +88,11 @@ class Decoding:
     def rows_a_batch(self) -> int:
         return max(1, min(MOST_ROWS, BATCH_BYTES // max(1, self.messages.mean_size)))
 
+    @cached_property
+    def cost(self) -> int:
+        """The memory that decoding a batch may take: for more than is needed, readers of small caches would wait."""
+        return PIECE + 8 * min(BATCH_BYTES, self.messages.mean_size * min(self.count, self.rows_a_batch))
+
     @property
     def batches(self) -> int:
         return -(-self.count // self.rows_a_batch)
@@ -126,7 +131,7 @@ class Decoding:
 
     def _batch(self, batch: int) -> Rendered:
         key = (*self.messages.key, "batch", batch)
-        return Rendered(self.messages.cache, key, partial(self._made, batch), cost=8 * BATCH_BYTES)
+        return Rendered(self.messages.cache, key, partial(self._made, batch), cost=self.cost)
 
     def _made(self, batch: int) -> bytes:
         rows = []
@@ -235,7 +240,7 @@ class _Rows(Records):
 
     def __init__(self, key: bytes, decoding: Decoding, block: Callable[[int], list[Any]]) -> None:
         self.key, self.block, self._decoding = key, block, decoding
-        self.cost = lambda block: 8 * BATCH_BYTES
+        self.cost = lambda block: decoding.cost
         self.type_name = self.dtype = ""
 
     @property
