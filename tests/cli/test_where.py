@@ -104,16 +104,17 @@ def test_any_text_is_a_condition_or_refused(text: str) -> None:
 @pytest.mark.parametrize(("text", "reason"), [
     ("__import__('os').system('x')", "may not contain"), ("task.upper() = 'A'", "may not contain"),
     ("[fps for fps in (1,)]", "may not contain"),
-    ("tsk = 'a'", "at word 1 ('tsk'): unknown column, tsk; did you mean task?"),
-    ("success and weight > 1", "at word 3 ('weight'): unknown column, weight; the columns are container"),
-    ("success and task > 3", "at word 5 ('3'): text is compared with a number"),
-    ("not (success <> true) OR success < true", "at word 8 ('success'): true or false has no order"),
-    ("'é~=<>' = task and\n fps ~ '1'", "at word 5 ('fps'): what ~ compares is not text"),
-    ("task ~ 1", "at word 3 ('1'): what ~ compares is not text"),
-    ("fps = 1 and task", "at word 5 ('task'): a condition is needed"), ("", "is no condition such as"),
-    ("success and and fps > 1", "at word 3 ('and'): is no condition such as"), ("fps >", "at the end: is no condition"),
-    ("task ~ 'ö' and (fps > 1", "at word 5 ('('): is no condition"), ("fps = 1)", "at word 4 (')'): is no condition"),
-    ("task = 'x", "at word 3"), (f"fps = 1 and {'x' * 99}", f"('{'x' * 40}')"),
+    ("tsk = 'a'", "tsk: unknown column; did you mean task?"),
+    ("success and weight > 1", "weight: unknown column; the columns are container"),
+    ("success and task > 3", "3: text is compared with a number"),
+    ("not (success <> true) OR success < true", "success: true or false has no order"),
+    ("'é~=<>' = task and\n fps ~ '1'", "fps: what ~ compares is not text"),
+    ("task ~ 1", "1: what ~ compares is not text"),
+    ("fps = 1 and task", "task: a condition is needed"), ("", "is no condition such as"),
+    ("success and and fps > 1", "is no condition such as"), ("fps >", "is no condition"),
+    ("task ~ 'ö' and (fps > 1", "is no condition"), ("fps = 1)", "is no condition"),
+    ("task = 'x", "is no condition"), (f"fps = 1 and {'x' * 99}", f"{'x' * 60}: unknown column"),
+    ("not " * 900 + "fps", "inside each other"),
     ("not " * 60 + "success", "inside each other"),
     ("(" * 400 + "success" + ")" * 400, "is no condition"), ("f" * (LONGEST + 1), "is longer than"),
 ])
@@ -228,7 +229,7 @@ def test_export_from_one_container_and_of_nothing(folder: Path, tmp_path: Path) 
     fails(done, f"{folder}: no episode satisfies: fps > 1000")
     assert not (tmp_path / "none").exists()
     wrong = glassfs("export", folder, tmp_path / "none", "--where", "speed > 1000")
-    assert wrong.status == 2 and "unknown column, speed" in wrong.errors[0]
+    assert wrong.status == 2 and "speed: unknown column" in wrong.errors[0]
     both = glassfs("export", folder, "b.kdb", tmp_path / "none", "--where", "fps > 1")
     assert both.status == 2 and "--where cannot be used with PATHs" in both.errors[0]
 

@@ -12,7 +12,6 @@ import ast
 import operator
 import re
 import warnings
-from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -70,12 +69,10 @@ class _Value(NamedTuple):
 def condition(text: str) -> Callable[[Row], bool]:
     """Return a function that says whether a row, by names of columns, satisfies a condition.
 
-    Raises WrongCondition, which says at which word.
+    Raises WrongCondition, which names the part that is wrong.
     """
     if len(text) > LONGEST:
         raise WrongCondition(f"is longer than {LONGEST:,} characters")
-    # Python parses the condition after SQL's spellings were replaced one by one, so that errors can be reported at the
-    # word that the user typed: both texts have the same words in the same order.
     python = _SPELLED.sub(_as_python, text).strip()
     example = "is no condition such as: not success and task ~ 'drawer'"
     try:
@@ -83,13 +80,11 @@ def condition(text: str) -> Callable[[Row], bool]:
             warnings.simplefilter("ignore")  # about unknown escapes in texts
             tree = ast.parse(python, mode="eval")
         found = _condition(tree.body, DEEPEST)
-    except SyntaxError as error:
-        raise WrongCondition(f"{_word(text, python, (error.offset or 0) - 1)}{example}") from None
-    except (ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise WrongCondition(example) from None
     except _Wrong as wrong:
-        before = python.encode()[: wrong.node.col_offset].decode()
-        raise WrongCondition(f"{_word(text, python, len(before))}{wrong}") from None
+        part = (ast.get_source_segment(python, wrong.node) or "").replace("@", "~")
+        raise WrongCondition(f"{part[:60]}: {wrong}") from None
     return lambda row: found(row) is True
 
 
@@ -106,18 +101,6 @@ def why_none(text: str, known: Mapping[str, int]) -> str:
 
 def _as_python(found: re.Match[str]) -> str:
     return " " if found[0].isspace() else _PYTHON.get(found[0].lower(), found[0])
-
-
-def _word(text: str, python: str, offset: int) -> str:
-    """Return which word of a condition is at an offset of its Python, which has as many, for the front of a message."""
-    words = [found[0] for found in _WORD.finditer(text)]
-    begun = [found.start() for found in _WORD.finditer(python)]
-    if not words:
-        return ""
-    if not 0 <= offset < len(python):
-        return "at the end: "
-    number = max(1, bisect_right(begun, offset))
-    return f"at word {number} ({words[number - 1][:40]!r}): "
 
 
 def _condition(node: ast.expr, depth: int) -> Callable[[Row], Any]:
@@ -148,7 +131,7 @@ def _value(node: ast.expr, depth: int) -> _Value:
             pairs = zip([left, *rights], signs, rights, strict=False)
             found = _joined([_compared(*pair, depth - 1) for pair in pairs], False)
         case _:
-            raise _Wrong(node, f"a condition may not contain {ast.unparse(node)!r}")
+            raise _Wrong(node, "a condition may not contain this")
     return _Value(BOOL, found, node)
 
 
@@ -158,7 +141,7 @@ def _column(typed: str, node: ast.expr) -> _Value:
         known = [*COLUMNS, *ALIASES]
         close = get_close_matches(typed, known, 1)
         hint = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(known)}; text needs quotes"
-        raise _Wrong(node, f"unknown column, {typed}; {hint}")
+        raise _Wrong(node, f"unknown column; {hint}")
     return _Value(_DTYPES.get(COLUMNS[name], NUMBER), operator.itemgetter(name), node)
 
 
