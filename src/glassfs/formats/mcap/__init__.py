@@ -1,7 +1,7 @@
 """MCAP: recordings of messages, as ROS 2 and Foxglove write them (docs/formats/mcap.md, cited as §).
 
 ``recording`` finds what a file has, ``messages`` those of one topic, ``contents`` shows them. ``definitions``, ``cdr``
-and ``protobuf`` decode messages, ``fields`` and ``images`` show what is decoded.
+and ``protobuf`` decode messages, ``fields`` and ``pictures`` show what is decoded.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 from glassfs.errors import Damaged
-from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time
+from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time, float32, numbers_shown
 from glassfs.lazy import np
 
 HEADER_SIZE = 4
@@ -23,11 +23,11 @@ Step: TypeAlias = Callable[[memoryview, int, list[Any]], int]
 """Appends the values at a position, and returns the position behind them."""
 
 
-class Cdr:
+class Ros:
     """Decodes messages with a plan: those of ROS 1 if ``is_ros1``."""
 
     def __init__(self, plan: Struct, is_ros1: bool) -> None:
-        self._plan, self._is_ros1 = plan, is_ros1
+        self.plan, self._is_ros1 = plan, is_ros1
         self._steps = cache(self._made)
 
     def values(self, message: memoryview) -> list[Any]:
@@ -45,7 +45,29 @@ class Cdr:
         return found
 
     def _made(self, order: str, align: int) -> Step:
-        return _Maker(order, align).of(self._plan)
+        return _Maker(order, align).of(self.plan)
+
+    def json(self, message: memoryview) -> Any:
+        """Return a message as a JSON value. Raises Damaged."""
+        return _shown(self.plan, iter(self.values(message)))
+
+
+def _shown(node: Node, values: Iterator[Any]) -> Any:
+    """Return the next value as a JSON value."""
+    if isinstance(node, Struct):
+        return {name: _shown(inner, values) for name, inner in node.fields}
+    if isinstance(node, Time):
+        return {name: next(values) for name in node.names}
+    value = next(values)
+    if isinstance(node, Number):
+        return float32(value) if node.form == "f" else value
+    if isinstance(node, Text) or isinstance(node.item, Text):
+        return value
+    if isinstance(node.item, Struct):
+        return [_shown(node.item, iter(one)) for one in value]
+    if isinstance(node.item, Time):
+        return [dict(zip(node.item.names, one, strict=True)) for one in value.tolist()]
+    return numbers_shown(value, node.item)
 
 
 class _Maker:

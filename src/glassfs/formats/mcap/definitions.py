@@ -27,7 +27,7 @@ LONGEST_LIST = 1024
 """Longer sequences of numbers are not in JSON lines."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Number:
     """A number: its format character of ``struct``, and its dtype. Sequences of ``is_byte`` are bytes."""
 
@@ -36,7 +36,7 @@ class Number:
     is_byte: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Time:
     """A time or duration: two numbers, whose names these are in JSON; as one number, nanoseconds."""
 
@@ -45,12 +45,12 @@ class Time:
     dtype = "<i8"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Text:
     """A string."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sequence:
     """Items one after another: ``length`` of them, or as many as the message says."""
 
@@ -58,7 +58,7 @@ class Sequence:
     length: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Struct:
     """Fields with names. Without any, it is one byte in CDR."""
 

@@ -11,12 +11,13 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import partial
 from itertools import accumulate, chain, count
 from math import prod
 from typing import Any, NamedTuple
 
 from glassfs.content import Array, Column, Group, Member, Ragged, Records, Regular, Rendered, Table, Unreadable
+from glassfs.content.data import SizedData
 from glassfs.content.model import Name
 from glassfs.content.parts import Parted
 from glassfs.errors import Damaged
@@ -84,11 +85,11 @@ class Decoding:
         for video in self._pictures.videos() if self._pictures else ():
             yield Member((video.key,), video)
 
-    @cached_property
+    @once
     def rows_a_batch(self) -> int:
         return max(1, min(MOST_ROWS, BATCH_BYTES // max(1, self.messages.mean_size)))
 
-    @cached_property
+    @once
     def cost(self) -> int:
         """The memory that decoding a batch may take: for more than is needed, readers of small caches would wait."""
         return PIECE + 8 * min(BATCH_BYTES, self.messages.mean_size * min(self.count, self.rows_a_batch))
@@ -160,16 +161,13 @@ class Decoding:
         """Return the rows of a field: messages, or items of the sequence around it. Raises Damaged."""
         return self.count if leaf.around is None else int(self.lengths["total"][:, leaf.around].sum())
 
-    def _array(self, leaf: Leaf, shape: tuple[int, ...]) -> Array:
-        assert isinstance(leaf.node, (Number, Time, Sequence))
+    def _array(self, leaf: Leaf, shape: tuple[int, ...], is_even: bool) -> Array:
+        """Return an array whose rows, if it ``is_even``, are as many in all batches but the last one."""
         item = leaf.node.item if isinstance(leaf.node, Sequence) else leaf.node
-        dtype = item.dtype if isinstance(item, (Number, Time)) else ""
-        width = int(dtype[2:]) * prod(shape[1:]) if self._is_regular(leaf) else 0
-        return Array(leaf.path[-1], _Values(self, leaf.buffer, width, int(dtype[2:]) * prod(shape)), dtype, shape)
-
-    def _is_regular(self, leaf: Leaf) -> bool:
-        """Return whether the rows of a field have one size that its type says."""
-        return leaf.around is None and not (isinstance(leaf.node, Sequence) and leaf.node.length is None)
+        assert isinstance(item, (Number, Time))
+        width = int(item.dtype[2:]) * prod(shape[1:])
+        values = _Values(self, leaf.buffer, width if is_even else 0, width * shape[0])
+        return Array(leaf.path[-1], values, item.dtype, shape)
 
     def _ends(self, leaf: Leaf, buffer: int) -> Array:
         rows = self._count(leaf) + 1
@@ -192,13 +190,14 @@ class Decoding:
         node = leaf.node
         if isinstance(node, Text) or (isinstance(node, Sequence) and isinstance(node.item, Text)):
             return _Rows(leaf.path[-1], self, lambda batch: json.loads(self.whole(batch, leaf.buffer)))
+        is_even = leaf.around is None
         if not isinstance(node, Sequence):
-            return self._array(leaf, (self._count(leaf),))
+            return self._array(leaf, (self._count(leaf),), is_even)
         length = self._length(leaf)
         if length is not None:
-            return self._array(leaf, (self._count(leaf), length))
+            return self._array(leaf, (self._count(leaf), length), is_even)
         total = int(self.lengths["total"][:, leaf.buffer + 1].sum())
-        return self._array(leaf, (total,)), self._ends(leaf, leaf.buffer + 1)
+        return self._array(leaf, (total,), False), self._ends(leaf, leaf.buffer + 1)
 
     def _shown(self, leaf: Leaf) -> Iterator[Member]:
         """Yield the contents of a field."""
@@ -248,35 +247,29 @@ class _Rows(Records):
         return self._decoding.batches
 
 
-class _Values(Parted):
+class _Values(SizedData, Parted):
     """The values in one buffer of all batches: rows of ``width`` bytes, or as many as the batches say if it is 0."""
 
     def __init__(self, decoding: Decoding, buffer: int, width: int, size: int) -> None:
-        self._decoding, self._buffer, self._width, self._size = decoding, buffer, width, size
-
-    @property
-    def size(self) -> int:
-        return self._size
+        super().__init__(size)
+        self._decoding, self._buffer, self._width = decoding, buffer, width
 
     @property
     def bounds(self) -> Any:
         if self._width:
-            return Regular(self._decoding.rows_a_batch * self._width, self._size)
+            return Regular(self._decoding.rows_a_batch * self._width, self.size)
         return [*accumulate(self._decoding.lengths["size"][:, self._buffer].tolist(), initial=0)]
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         self._decoding.read(number, self._buffer, buffer, offset)
 
 
-class _Offsets(Parted):
+class _Offsets(SizedData, Parted):
     """Where rows begin in all values, and where the last one ends: 0, then the ends in each batch behind the others."""
 
     def __init__(self, decoding: Decoding, buffer: int, rows: int) -> None:
-        self._decoding, self._buffer, self._rows = decoding, buffer, rows
-
-    @property
-    def size(self) -> int:
-        return 8 * self._rows  # of the sequence itself no pass is needed, so listings do not fail with one
+        super().__init__(8 * rows)
+        self._decoding, self._buffer = decoding, buffer
 
     @property
     def bounds(self) -> Any:

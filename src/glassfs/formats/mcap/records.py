@@ -57,7 +57,7 @@ class Fields:
 
     def __init__(self, data: bytes | bytearray | memoryview) -> None:
         self._data = memoryview(data)
-        self._position = 0
+        self.position = 0
 
     def numbers(self, form: str) -> tuple[Any, ...]:
         """Return little-endian numbers, given their format characters."""
@@ -65,10 +65,10 @@ class Fields:
 
     def taken(self, size: int) -> memoryview:
         """Return the next bytes."""
-        start, self._position = self._position, self._position + size
-        if self._position > len(self._data):
+        start, self.position = self.position, self.position + size
+        if self.position > len(self._data):
             raise Damaged("a record ends early")
-        return self._data[start : self._position]
+        return self._data[start : self.position]
 
     def raw(self) -> bytes:
         """Return bytes that their number of 32 bits precedes."""
@@ -86,12 +86,8 @@ class Fields:
         return found
 
     @property
-    def position(self) -> int:
-        return self._position
-
-    @property
     def is_left(self) -> bool:
-        return self._position < len(self._data)
+        return self.position < len(self._data)
 
 
 def schema_of(content: memoryview) -> tuple[int, Schema]:
