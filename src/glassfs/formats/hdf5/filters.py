@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 
-from glassfs.codec import checksum, compression, deflate, lzf
+from glassfs.codec import checksum, compression, deflate
 from glassfs.codec.compression import LZ4, ZSTD
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5.description import Filter
@@ -138,10 +138,50 @@ def _unchecked(data: Bytes, used: Filter, size: int) -> Bytes:
     return raw
 
 
+def _decompressed_lzf(data: Bytes, used: Filter, most: int) -> bytearray:
+    """Decompress LZF, the algorithm of liblzf, to at most ``most`` bytes.
+
+    A byte below 32 begins as many literals, plus one. Others begin a match: three bits of length (7: a byte follows
+    that is added), and thirteen of distance.
+    """
+    raw = bytearray()
+    position, end = 0, len(data)
+    stored = bytes(data)
+    try:
+        while position < end:
+            control = stored[position]
+            position += 1
+            if control < 32:
+                control += 1
+                if position + control > end:
+                    raise Damaged("lzf data are cut short")
+                raw += stored[position : position + control]
+                position += control
+            else:
+                length = control >> 5
+                if length == 7:  # the rest of it follows
+                    length += stored[position]
+                    position += 1
+                length += 2
+                start = len(raw) - ((control & 31) << 8) - stored[position] - 1
+                position += 1
+                if start < 0:
+                    raise Damaged("lzf data refer to bytes before their beginning")
+                run = raw[start : start + length]
+                if len(run) < length:  # the match overlaps what it makes
+                    run = (run * (length // len(run) + 1))[:length]
+                raw += run
+            if len(raw) > most:
+                raise Damaged(f"lzf data give more than {most} bytes")
+    except IndexError:
+        raise Damaged("lzf data are cut short") from None
+    return raw
+
+
 _UNDO: dict[int, Callable[[Bytes, Filter, int], Bytes]] = {
     Code.DEFLATE: lambda data, used, size: deflate.decompress_zlib(data, size),
     Code.SHUFFLE: _unshuffle, Code.FLETCHER32: _unchecked, Code.LZ4: _unlz4,
-    Code.LZF: lambda data, used, size: lzf.decompress(data, size),
+    Code.LZF: _decompressed_lzf,
     Code.ZSTD: lambda data, used, size: compression.decompress(
         ZSTD, bytes(data) if isinstance(data, memoryview) else data, size,
     ),
