@@ -164,8 +164,6 @@ class Gathered(SizedData, Made):
 class Chosen(SizedData, Made):
     """Rows of ``unit`` bytes of other data, those with the numbers ``rows``, which do not fall."""
 
-    __slots__ = ("_data", "_rows", "unit")
-
     unit: int
 
     def __init__(self, data: Data, unit: int, rows: NDArray[Any]) -> None:

@@ -56,8 +56,6 @@ class RowStore:
 class _StoredBlock(SizedData):
     """A block in a file, which is open as long as one of its blocks is in use."""
 
-    __slots__ = ("_file", "_start")
-
     def __init__(self, file: IO[bytes], start: int, size: int) -> None:
         super().__init__(size)
         self._file, self._start = file, start

@@ -143,8 +143,6 @@ class Joins(Overview):
 class WithJoined(Directory):
     """A root with the views of the joined tables added. These get other names where theirs are taken."""
 
-    __slots__ = ("_inner", "_views", "joins")
-
     def __init__(self, inner: Directory, joins: Joins, views: ViewSet) -> None:
         origin = inner.origin
         if joins.changes:  # by another mtime the kernel sees that its listing of the root is out of date

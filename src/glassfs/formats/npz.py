@@ -208,8 +208,6 @@ class LazyMember(SizedData):
     The checksum of stored members is only checked when they are read as a whole, so that a part costs a part (§2).
     """
 
-    __slots__ = ("_archive", "_entry", "_found")
-
     def __init__(self, archive: Archive, entry: ZipEntry) -> None:
         # Nothing confirms the size of what cannot be read. An empty file would be read without an error.
         is_impossible = archive.impossible(entry) is not None

@@ -16,8 +16,6 @@ LONGEST = (1 << 16) - 12
 class Npy(Data):
     """Header and items of an array."""
 
-    __slots__ = ("_array", "_known")
-
     def __init__(self, array: Array) -> None:
         self._array = array
         self._known = b"" if callable(array.shape) else header(array.dtype, array.shape)

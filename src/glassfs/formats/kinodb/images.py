@@ -45,11 +45,6 @@ class Images(Group):
     in a cycle of references, and stay in memory until the garbage collector of a mount looks at old objects.
     """
 
-    __slots__ = (
-        "_last_scan", "_length", "_num_frames", "_offset", "_opening", "_place", "_rate", "_real_scan", "_source",
-        "_warned",
-    )
-
     def __init__(
         self, opening: Opening, place: str, offset: int, length: int, num_frames: int, rate: Callable[[], float],
     ) -> None:
@@ -313,8 +308,6 @@ class _PredictedImage(Extent):
     Otherwise ``find`` scans all frames and returns the image's offset, or None if there is no such image, which raises
     Damaged. ``place`` names the images in messages.
     """
-
-    __slots__ = ("_find", "_header", "_place")
 
     def __init__(
         self, source: Source, offset: int, size: int, header: bytes, place: str, find: Callable[[], int | None],

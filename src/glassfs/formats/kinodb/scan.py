@@ -145,8 +145,6 @@ class _Pattern:
     the data; the signature, and its bytes.
     """
 
-    __slots__ = ("images", "readers")
-
     def __init__(self, images: list[tuple[bytes, int]]) -> None:
         self.images = images
         self.readers: list[tuple[Callable[[memoryview, int], tuple[Any, ...]], bytes, int, bytes, int]] = []

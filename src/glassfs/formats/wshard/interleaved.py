@@ -132,8 +132,6 @@ class Interleaved(Parted):
     Readable if the ``witnesses`` pass their checksums.
     """
 
-    __slots__ = ("_last", "_source", "_starts", "_witnesses", "bounds")
-
     bounds: Regular
 
     def __init__(

@@ -68,8 +68,6 @@ def _has_lengths(data: Data, layout: BitLayout) -> bool:
 class UnpackedBits(SizedData, Made):
     """The bits as bytes 0 and 1, row by row: ``steps`` rows of ``columns``."""
 
-    __slots__ = ("_data", "_layout", "unit")
-
     unit: int
 
     def __init__(self, data: Data, layout: BitLayout) -> None:
