@@ -20,7 +20,6 @@ from safetensors.numpy import save_file
 from writers.safetensors import described, packed, write_safetensors
 from writers.wshard import WShardWriter
 
-from glassfs.codec import compression
 from glassfs.sizes import human_size
 from tests.cli.conftest import FRAMES, sparse_store, write_robot
 from tests.cli.glassfs_command import fails, glassfs
@@ -182,19 +181,6 @@ def test_recordings(files: Files) -> None:
         "difference": "bytes", "bytes_a": 14, "bytes_b": 15, "first": 1,
     }}
     assert found(f"{b}/data/demo_1", f"{b}/data/demo_1") == {}
-
-
-def test_equal_stored_bytes_are_not_decoded(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.arange(5000.0)
-    paths = files[0].with_suffix(".npz"), files[1].with_suffix(".npz")
-    np.savez_compressed(paths[0], x=values, y=values)
-    np.savez_compressed(paths[1], x=values, y=values[::-1])
-    read = []
-    monkeypatch.setattr(compression, "decompress_stream", lambda *words: read.append(words))
-    monkeypatch.setattr(compression, "decompress", lambda *words: read.append(words))
-    assert found(f"{paths[0]}/x.npy", f"{paths[1]}/x.npy") == {} and not read
-    monkeypatch.undo()
-    assert list(found(*paths)) == ["y.npy"]
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, TypeAlias
 
-from glassfs.codec import compression
 from glassfs.content import dtypes
-from glassfs.content.data import Data, Extent
+from glassfs.content.data import Data
 from glassfs.content.model import Array, Image, Undecoded
 from glassfs.errors import TooLarge
 from glassfs.lazy import NDArray, np
@@ -78,23 +77,10 @@ def of_arrays(a: Array, b: Array, is_one_format: bool) -> Iterator[Difference]:
          "shape": list(one.resolved_shape)}
         for one in (a, b)
     ]
-    if described[0] == described[1] and _are_stored_alike(a.file or a.data, b.file or b.data):
-        return
     is_comparable = described[0] == described[1] and a.dtype == b.dtype
     found = _of_items(a, b) if is_comparable else {}
     if not is_comparable or found.get("differing"):
         yield {"difference": "array", "a": described[0], "b": described[1], **found}
-
-
-def _are_stored_alike(x: Data, y: Data) -> bool:
-    """Return whether both are compressed in one way as equal bytes, which need not be decoded."""
-    a, b = x.location(), y.location()
-    if a is None or b is None or a.source is None or b.source is None or a.codec == compression.NONE:
-        return False
-    if (a.codec, a.stored, x.size) != (b.codec, b.stored, y.size):
-        return False
-    pieces = (Extent(one.source, one.offset, one.stored).pieces() for one in (a, b) if one.source)
-    return all(p == q for p, q in zip(*pieces, strict=True))
 
 
 def _unequal(x: Data, y: Data, count: int, width: int = 1) -> Iterator[tuple[int, bytearray, bytearray]]:

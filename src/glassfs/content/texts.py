@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, overload
+from typing import Any, NoReturn, overload
 
 from glassfs.lazy import NDArray, np
 
@@ -104,3 +104,8 @@ def coded(numbers: NDArray[Any], texts: Sequence[str | None]) -> TextRows:
     present = np.array([one is not None for one in texts], bool)[numbers]
     raw = b"".join([rows[number] for number in numbers.tolist()])
     return TextRows(raw, lengths, None if present.all() else present)
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python reads but JSON does not have (``json.loads(parse_constant=…)``)."""
+    raise ValueError(f"{name} is not a JSON number")

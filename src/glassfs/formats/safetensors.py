@@ -26,6 +26,7 @@ from glassfs import work
 from glassfs.content import Array, Container, Document, Extent, Group, Member, Omitted, Undecoded, booleans
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.dtypes import BFLOAT16, NARROW, WIDE, widened
+from glassfs.content.texts import refuse_constant
 from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Refused, TooLarge
 from glassfs.formats.mistaken import mistaken, some
 from glassfs.formats.registry import HEAD, Format, Head, Opening
@@ -78,10 +79,6 @@ def _checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
 def _number(digits: str) -> int | float:
     """Return a number without a fraction; -0 is no integer to the library."""
     return -0.0 if digits == "-0" else int(digits)
@@ -100,7 +97,7 @@ def parsed(source: Source, offset: int, size: int, allowance: Allowance, what: s
     allowance.take(size * wide + OBJECT // 4 * sum(map(raw.count, b'",[{')), what)
     try:
         found: dict[str, Any] = json.loads(
-            raw.decode(), object_pairs_hook=_checked, parse_constant=_no_constant, parse_int=_number,
+            raw.decode(), object_pairs_hook=_checked, parse_constant=refuse_constant, parse_int=_number,
         )
         if b"\\u" in raw:
             json.dumps(found, ensure_ascii=False).encode()

@@ -14,6 +14,7 @@ from typing import Any
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Documents, RaggedText, Records, Slice, Stream, Table
 from glassfs.content.rows import of_records, offsets_of
+from glassfs.content.texts import refuse_constant
 from glassfs.errors import Damaged, TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view import json
@@ -104,7 +105,7 @@ def _escaped(text: bytes) -> bytes:
 def _json_line(row: bytes) -> bytes | bytearray:
     """Return a JSON document on one line, unchanged if it already is; a row that is not JSON becomes a string."""
     try:
-        value = standard_json.loads(row.decode(), parse_constant=_no_constant, object_pairs_hook=_unrepeated)
+        value = standard_json.loads(row.decode(), parse_constant=refuse_constant, object_pairs_hook=_unrepeated)
     except (ValueError, RecursionError):
         return json.line(row)
     return json.line(value) if b"\n" in row or b"\r" in row else row.strip()
@@ -115,10 +116,6 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(members) != len(pairs):
         raise ValueError("an object has a key twice")
     return members
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
 
 
 def show(content: Table | Documents, cache: BlockCache, key: Key) -> Iterator[Shown]:

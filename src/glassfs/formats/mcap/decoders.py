@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
+from glassfs.content.texts import refuse_constant
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.mcap.cdr import Ros
 from glassfs.formats.mcap.definitions import Struct, plan_of
@@ -47,10 +48,6 @@ class _Json:
 
     def json(self, message: memoryview) -> Any:
         try:
-            return json.loads(bytes(message).decode(), parse_constant=_no_constant)
+            return json.loads(bytes(message).decode(), parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             raise Damaged("is no JSON") from error
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from glassfs.content import Data, Fault
 from glassfs.content.allowance import EXPANSION, OBJECT, Allowance
+from glassfs.content.texts import refuse_constant
 from glassfs.errors import Damaged
 
 LARGEST = 1 << 63  # of a size or a count, which have 63 bits in NumPy and in file systems
@@ -56,15 +57,11 @@ def parse(data: Data, allowance: Allowance, is_strict: bool = False) -> Any:
     """
     allowance.take(EXPANSION * data.size, "JSON")
     try:
-        return json.loads(data.whole().decode(), parse_constant=_refused if is_strict else float)
+        return json.loads(data.whole().decode(), parse_constant=refuse_constant if is_strict else float)
     except RecursionError:
         raise Damaged("is JSON nested too deeply") from None
     except ValueError as error:
         raise Damaged(f"is not valid JSON: {error}") from error
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(f"{constant} is not a JSON number")
 
 
 class BlockShapes:
