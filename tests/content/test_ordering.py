@@ -15,7 +15,7 @@ from glassfs.content import Array, Extent, Memory, array_as_stored, dtypes, orde
 from glassfs.content.dtypes import NARROW, widened
 from glassfs.errors import Damaged
 from glassfs.library import arrays
-from glassfs.view import data_of, npy
+from glassfs.view import canonical, data_of
 from tests.content.test_data import check_ranges
 from tests.helpers import local
 from tests.optional import package
@@ -85,7 +85,7 @@ def test_npy_file_is_what_numpy_saves_of_the_converted_values(dtype: str) -> Non
 
 
 def test_npy_of_fields_with_names_beyond_latin_1() -> None:
-    header = npy.header("[('π', '<f4')]", (2,))
+    header = canonical.header("[('π', '<f4')]", (2,))
     assert np.load(io.BytesIO(header + bytes(8))).dtype.names == ("π",)
 
 

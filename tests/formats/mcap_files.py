@@ -16,7 +16,6 @@ from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from glassfs.errors import GlassfsError
 from glassfs.library.entry import Entry
-from tests.formats.npz_files import npy  # noqa: F401
 
 STORE = get_typestore(Stores.ROS2_HUMBLE)
 STORE1 = get_typestore(Stores.ROS1_NOETIC)

@@ -121,7 +121,7 @@ CASES: dict[str, tuple[bytes, bytes, str]] = {
     "comma at the end": (b'{"a":{%s},}' % FIELDS, b"ab", "not valid JSON"),
     "no colon": (b'{"a" {%s}}' % FIELDS, b"ab", "Expecting ':' delimiter"),
     "no end": (b'{"a":{%s}' % FIELDS, b"ab", "Expecting ',' delimiter"),
-    "NaN": (b'{"a":{%s,"x":NaN}}' % FIELDS, b"ab", "NaN is no number"),
+    "NaN": (b'{"a":{%s,"x":NaN}}' % FIELDS, b"ab", "NaN is not a JSON number"),
     "leading zero": (b'{"a":{"dtype":"U8","shape":[02],"data_offsets":[0,2]}}', b"ab", "not valid JSON"),
     "half a byte": (packed({"a": described("F4", [3], 0, 1)})[8:], b"a", "3 items of F4"),
     "no text as key": (b'{1:{%s}}' % FIELDS, b"ab", ""),

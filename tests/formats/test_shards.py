@@ -177,7 +177,7 @@ WEIGHTS = b'{"weight_map":{"a":"x.safetensors"%s}%s}'
     (WEIGHTS % (b',"b":["x"]', b""), "weight_map of files"), (WEIGHTS % (b"", b"}"), "not valid JSON"),
     (WEIGHTS % (b',"\\ud800":"x"', b""), "half a character"), (WEIGHTS % (b',"b":"\\udfff"', b""), "half a character"),
     (WEIGHTS % (b"", b',"metadata":{"x":"\\ud800"}'), "half a character"), (WEIGHTS[:-4], "not valid JSON"),
-    (WEIGHTS % (b',"\xff":"x"', b""), "is not UTF-8"), (WEIGHTS % (b"", b',"x":NaN'), "NaN is no number"),
+    (WEIGHTS % (b',"\xff":"x"', b""), "is not UTF-8"), (WEIGHTS % (b"", b',"x":NaN'), "NaN is not a JSON number"),
     (WEIGHTS % (b"", b',"x":' + b"[" * 99_999 + b"]" * 99_999), "the index: is JSON nested too deeply"),
     (WEIGHTS % (b"", b""), r"none of its 1 shards can be read: x\.safetensors is missing"),
 ])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import pytest
@@ -121,12 +122,44 @@ def test_children_count_in_the_memory_budget(now: list[float], monkeypatch: pyte
     assert cache.used == 400 + 30 + 1000
     with cache.reserved(2900):
         assert cached(listings, owner, 3) == [1, 2], "those used last stay"
-    with cache.reserved(3900):
-        assert cached(listings, owner, 3) == [2], "while they are in use"
-    now[0] += settings.listing_in_use
-    with cache.reserved(3900):
-        assert cached(listings, owner, 3) == []
+    with held_elsewhere(cache, 500):
+        with cache.reserved(3400):
+            assert cached(listings, owner, 3) == [2], "while they are in use"
+        now[0] += settings.listing_in_use
+        with cache.reserved(3400):
+            assert cached(listings, owner, 3) == []
     assert cache.used == 0
+
+
+def test_listings_in_use_delay_no_request_that_nobody_else_holds_up(now: list[float]) -> None:
+    cache, owner = BlockCache(4000), origin()
+    listings = budgeted(cache)
+    for size in (3900, 5000):
+        assert filled(listings, owner, 1000) == [0]
+        assert cache.memory.reserve_now(size)
+        assert cached(listings, owner, 1) == []
+        cache.memory.release(size)
+    assert cache.used == 0
+
+
+@contextmanager
+def held_elsewhere(cache: BlockCache, size: int) -> Iterator[None]:
+    """Reserve so many bytes on another thread for a ``with``."""
+    is_held, is_over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with cache.reserved(size):
+            is_held.set()
+            is_over.wait(60)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert is_held.wait(60)
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_several_very_large_listings_take_no_more_than_the_budget(now: list[float]) -> None:

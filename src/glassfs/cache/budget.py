@@ -5,7 +5,7 @@ of one user do not delay a small one of another. *Cached* bytes are evicted to m
 are being allocated or read, are not. A request larger than the whole budget is granted when nothing else is reserved.
 
 A thread that makes one thing and needs memory for another (nested) must not wait for a thread that waits for it. Nested
-requests therefore go first: at once when all threads that hold memory wait as well and few cached bytes are in use,
+requests therefore go first: at once when all threads that hold memory wait as well and no cached bytes are in use,
 else after ``settings.nested_memory`` at the latest, as threads may wait without saying so.
 """
 
@@ -212,8 +212,9 @@ class MemoryBudget:
         if not is_alone and self._reserved + size > self.limit:
             return False
         self._make_free(size)
-        # The listing that was used last stays for seconds, and must not delay such a request: it is a quarter at most.
-        return self.used + size <= self.limit or (is_alone and self._cached < self.limit // 4)
+        if is_alone and self.used + size > self.limit:
+            self._cached -= self._evict(2 * self.limit)  # also what would stay for seconds: nobody else releases any
+        return self.used + size <= self.limit or (is_alone and self._cached <= 0)
 
     def _make_free(self, wanted: int) -> None:
         # Only as much as is missing: cached blocks are what later reads are fast by.

@@ -164,7 +164,7 @@ class Gathered(SizedData, Made):
 class Chosen(SizedData, Made):
     """Rows of ``unit`` bytes of other data, those with the numbers ``rows``, which do not fall."""
 
-    unit: int
+    unit: int = 1
 
     def __init__(self, data: Data, unit: int, rows: NDArray[Any]) -> None:
         super().__init__(unit * len(rows))

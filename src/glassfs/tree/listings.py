@@ -52,7 +52,7 @@ class Listings(Generic[Children]):
     They count as cached bytes of the budget ``memory`` until other bytes are needed there, or ``drop_idle`` finds them
     unused. Large ones weigh a quarter of the limit, and count for half of the budget at most; of those that are larger,
     one stays. As a directory is listed in many calls, those used last are not evicted for other bytes at once, unless
-    they are larger than a quarter of the budget.
+    they are larger than a quarter of the budget, or all of the budget is wanted.
     """
 
     def __init__(self, memory: MemoryBudget, limit: int = LISTING_BYTES) -> None:
@@ -99,7 +99,7 @@ class Listings(Generic[Children]):
         freed, oldest = 0, self._cached.items()
         for key, listed in oldest:
             is_in_use = monotonic() - listed.used < settings.listing_in_use
-            is_protected = is_in_use and listed.counted <= self._memory.limit // 4
+            is_protected = is_in_use and wanted < self._memory.limit >= 4 * listed.counted
             if freed >= wanted or (is_protected and listed is oldest[-1][1]):
                 break
             freed += self._dropped((key,))

@@ -132,7 +132,7 @@ class Interleaved(Parted):
     Readable if the ``witnesses`` pass their checksums.
     """
 
-    bounds: Regular
+    bounds: Sequence[int] = ()
 
     def __init__(
         self, source: Source, size: int, width: int, starts: Sequence[int], last: int, witnesses: Sequence[Data],

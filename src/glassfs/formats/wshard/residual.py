@@ -68,7 +68,7 @@ def _has_lengths(data: Data, layout: BitLayout) -> bool:
 class UnpackedBits(SizedData, Made):
     """The bits as bytes 0 and 1, row by row: ``steps`` rows of ``columns``."""
 
-    unit: int
+    unit: int = 1
 
     def __init__(self, data: Data, layout: BitLayout) -> None:
         super().__init__(layout.steps * layout.columns)
