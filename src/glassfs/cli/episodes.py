@@ -95,9 +95,9 @@ def command(
                 bar.advance(found.size)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
-    if tables and EPISODES not in tables and not rows:
+    if EPISODES not in tables and not rows:
         others = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in in_order(tables))
-        click.echo(printable(f"no episodes, but {others}"), err=True)
+        click.echo(printable(f"no episodes{', but ' if others else ''}{others}"), err=True)
     elif where and not rows and (reason := why_none(where, known)):
         click.echo(printable(reason), err=True)
     return 1 if run.faults else 0

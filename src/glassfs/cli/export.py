@@ -101,7 +101,7 @@ def command(
     where_to = name_of(folder)
     forms = [form for text in re.split("[+,]", only) if (form := text.lstrip("*."))]
     views = "+".join(filter(None, [views, *(form for form in forms if form in available())]))
-    with opened(source, views, connection) as tree, stoppable(can_resume=True):
+    with stoppable(can_resume=True), opened(source, views, connection) as tree:
         try:
             picked = picked_episodes(tree, source, connection, plan, where) if where else None
             inside = [at.inner(path) for path in chosen] or [at.path]

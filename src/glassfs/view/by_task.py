@@ -37,8 +37,13 @@ class Grouping(NamedTuple):
     def rows(self, table: Table) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield each row after its word."""
         _demand_few(table)
+        last, word = None, self.word(None)
         for record in of_records(table.records) if table.records else ():
-            yield self.word(record.get(self.column)), record
+            value = record.get(self.column)
+            # Rows of one task follow one another, and making the word of a long text takes most of a listing's time.
+            if value is not last and not (type(value) is str and value == last):
+                last, word = value, self.word(value)
+            yield word, record
 
 
 def _task(task: Any) -> bytes:

@@ -1,8 +1,8 @@
 """MCAP: recordings of messages, as ROS 2 and Foxglove write them (docs/formats/mcap.md, cited as §).
 
 ``recording`` finds what a file has, ``messages`` those of one topic, and this module shows topics, attachments and
-metadata. ``definitions``, ``cdr`` and ``protobuf`` decode messages, ``fields`` and ``pictures`` show what is decoded.
-Any thread may use opened recordings.
+metadata. ``definitions``, ``decoders`` and ``protobuf`` decode messages, ``fields`` and ``pictures`` show what is
+decoded. Any thread may use opened recordings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs.codec.checksum import CRC32, Checksum
@@ -212,8 +211,9 @@ class RecordingContents:
             except LASTING as error:
                 reason = f"decoded messages: {error.reason}"
                 yield Member((b"fields",), Omitted(b"fields", reason, isinstance(error, Damaged)))
-                blobs = partial(_blob, messages)
-                yield Member((b"messages",), Series(b"messages", range(count), blobs, digits=6))
+                yield Member((b"messages",), Series(
+                    b"messages", range(count), lambda number: Blob(b"%d" % number, messages.payload(number)), digits=6,
+                ))
 
         def meanings() -> Iterator[Member]:
             with suppress(*LASTING):  # the listing says why
@@ -223,10 +223,6 @@ class RecordingContents:
 
     def _decoding(self, topic: Topic, messages: Messages) -> Decoding:
         return Decoding(messages, topic.channel.encoding, topic.schema, self._opening)
-
-
-def _blob(messages: Messages, number: int) -> Blob:
-    return Blob(b"%d" % number, messages.payload(number))
 
 
 def open_mcap(opening: Opening) -> Container:

@@ -13,7 +13,7 @@ from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Made, Rendered, Slice, Unreadable
 from glassfs.content.data import SizedData
-from glassfs.errors import Damaged
+from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.mcap.recording import INDEX_ENTRY, INDEX_HEAD, Chunk, Recording
 from glassfs.formats.mcap.records import FIELDS, ROW, messages_in
 from glassfs.lazy import NDArray, np
@@ -41,7 +41,7 @@ class Messages:
         self._chunks = [chunk for chunk in recording.chunks if chunk.counts.keys() & set(channels)]
         self.count = sum(chunk.counts.get(channel, 0) for chunk in self._chunks for channel in channels)
         size = np.dtype(PLACED).itemsize * self.count
-        self._index = Rendered(cache, (*key, "index"), self._indexed, size, cost=3 * size)
+        self._index = Rendered(cache, (*key, "index"), self._indexed, size)
 
     @property
     def mean_size(self) -> int:
@@ -100,18 +100,21 @@ class Messages:
             raise self._recording.source.damage("has other messages than its indexes say", part)
         return data
 
-    def _indexed(self) -> bytes:
-        found = []
+    def _indexed(self) -> bytearray:
+        if self._index.cost > self.cache.budget:  # a small file may declare any number, with holes for their indexes
+            raise TooLarge(f"its {self.count} messages are too many for the cache: a larger cache_size allows more")
+        made = bytearray(self._index.size)
+        placed, reached = np.frombuffer(made, PLACED), 0
         for number, chunk in enumerate(self._chunks):
             work.check()
             rows = self._rows_in(chunk)
-            placed = np.zeros(len(rows), PLACED)
+            part = placed[reached : reached + len(rows)]
             for name, _ in ROW:
-                placed[name] = rows[name]
-            placed["chunk"] = number
-            found.append(placed)
-        joined = np.concatenate(found) if found else np.zeros(0, PLACED)
-        return bytes(joined[np.argsort(joined["log_time"], kind="stable")].tobytes())
+                part[name] = rows[name]
+            part["chunk"] = number
+            reached += len(rows)
+        placed[:] = placed[np.argsort(placed["log_time"], kind="stable")]
+        return made
 
     def _rows_in(self, chunk: Chunk) -> NDArray[Any]:
         """Return rows of the topic in a chunk: of a damaged one only what its message indexes say."""
@@ -131,12 +134,11 @@ class Messages:
         rows = np.zeros(sum(wanted.values()), ROW)
         rows["size"] = UNREADABLE
         rows["channel"] = np.repeat(list(wanted), list(wanted.values()))
-        raw = self._recording.source.read(chunk.start + chunk.size, chunk.index_size)
-        position = 0
+        end = chunk.start + chunk.size
         for channel, count in chunk.counts.items():  # in the order of the indexes
-            entries = raw[position + INDEX_HEAD :][: count * INDEX_ENTRY]
-            position += INDEX_HEAD + count * INDEX_ENTRY
-            if channel in wanted and len(entries) == count * INDEX_ENTRY:
+            begin, end = end + INDEX_HEAD, end + INDEX_HEAD + count * INDEX_ENTRY
+            if channel in wanted and end <= self._recording.source.size:
+                entries = self._recording.source.read(begin, end - begin)
                 rows["log_time"][rows["channel"] == channel] = np.frombuffer(entries, "<u8")[::2]
         return rows
 

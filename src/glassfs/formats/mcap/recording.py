@@ -113,6 +113,8 @@ class Recording:
             raise damage.at(self.source.name, part) from damage
         if op != Op.CHUNK or fields.position + stored > chunk.size:
             raise self.source.damage("is no chunk, or one that is longer than its record", part)
+        if not size and (crc or stored > 32):  # compressed records take more, nothing at all takes less
+            raise self.source.damage("has records, but says that it has none", part)
         if name not in CODECS:
             raise self.source.damage(f"is compressed with {name!r}, which MCAP does not know", part)
         extent = Extent(self.source, chunk.start + fields.position, stored)
@@ -236,7 +238,9 @@ class Recording:
                     break
                 channel, entries = Fields(head[RECORD.size :]).numbers("HI")
                 if op in (Op.DATA_END, Op.FOOTER):
-                    self.data_end = end
+                    # What has another length, or is elsewhere, was another record, and more may follow.
+                    is_end = length == 4 if op == Op.DATA_END else end == size - len(MAGIC)
+                    self.data_end, self.is_complete = end, self.is_complete and is_end
                     break
                 if op in (Op.SCHEMA, Op.CHANNEL):
                     with suppress(TooLarge):
@@ -246,7 +250,8 @@ class Recording:
                 elif op == Op.MESSAGE_INDEX and self.chunks and not self.chunks[-1].is_loose:
                     chunk = self.chunks[-1]
                     self._take(1)
-                    chunk.counts[channel] = chunk.counts.get(channel, 0) + entries // INDEX_ENTRY
+                    count = min(entries, length) // INDEX_ENTRY
+                    chunk.counts[channel] = chunk.counts.get(channel, 0) + count
                     chunk.index_size, chunk.is_counted = end - chunk.start - chunk.size, True
                 elif op in (Op.ATTACHMENT, Op.METADATA):
                     self._take(1)
@@ -283,7 +288,7 @@ class Recording:
                 self.faults.append(damage)
             lacking = chunk.counts.keys() - self.channels.keys()
             if lacking:
-                self._opening.warn(f"has messages on channels that are not defined: {sorted(lacking)}")
+                self.faults.append(Damaged(f"has messages on channels that are not defined: {sorted(lacking)}"))
 
     def _define(self, op: int, content: memoryview) -> None:
         """Keep a schema or channel; the first of each number counts."""
