@@ -19,7 +19,7 @@ MAPPINGS = {
     "WeakSet", "WeakKeyDictionary", "WeakValueDictionary",
 }
 HARMLESS = {
-    "words of the command line": "arguments._secrets",
+    "words of the command line": "arguments._secrets cli.__init__.MEANT",
     "users of the system": "cli.ls._owner",
     "one value, of this process": """
         codec.deflate.library formats.hdf5.elements._library formats.hdf5.__init__.is_installed
@@ -28,7 +28,7 @@ HARMLESS = {
         view.registry.available
     """,
     "a few numbers each, and a fixed number of them": """
-        codec.h264.head formats.mcap.cdr.layout content.parts._field_of codec.thrift.i32 codec.thrift.i64
+        codec.h264.head formats.mcap.decoders.layout content.parts._field_of codec.thrift.i32 codec.thrift.i64
         formats.kinodb.episode.shortest mount.engines.wire.direntplus mount.engines.wire.tail mount.engines.wire.times
         source.local._volume view.lerobot.statistics._of_steps view.mp4._head
     """,

@@ -241,10 +241,10 @@ def write_referring(path: Path) -> Path:
     with h5py.File(path, "w", libver="latest") as file:
         for number in range(8):
             file[f"own{number}"] = values((6, 5), "<f8") + number
-        layout = h5py.VirtualLayout((9, 12), "f8")
-        layout[:6, 1:11:2] = h5py.VirtualSource("one.h5", "plain", (6, 5))
-        layout[6:9, ::4] = h5py.VirtualSource("one.h5", "packed", (6, 5))[1:6:2, 2:5]
-        layout[:6, 0] = h5py.VirtualSource(".", "own1", (6, 5))[:, 3]
+        layout = h5py.VirtualLayout((16, 5), "f8")
+        layout[:6] = h5py.VirtualSource("one.h5", "plain", (6, 5))
+        layout[7:10] = h5py.VirtualSource("one.h5", "packed", (6, 5))[2:5]
+        layout[10:15] = h5py.VirtualSource(".", "own1", (6, 5))[1:6]
         file.create_virtual_dataset("virtual", layout, fillvalue=2.5)
         file["far"] = h5py.ExternalLink("one.h5", "/packed")
         found = file.create_dataset("references", (40,), h5py.ref_dtype, chunks=(8,))

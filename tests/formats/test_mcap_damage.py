@@ -29,7 +29,7 @@ from writers.mcap import (
 )
 
 import glassfs
-from glassfs.errors import Damaged, GlassfsError, Refused
+from glassfs.errors import Damaged, GlassfsError, Refused, TooLarge
 from glassfs.tree import Directory, File
 from tests.conftest import Scale
 from tests.formats.exercise import peak_memory
@@ -191,6 +191,52 @@ def test_a_damaged_chunk_costs_what_needs_it(tmp_path: Path, case: str, has_summ
     assert all(found[name] == expected[name] for name in readable)
     images = {name for name in readable if "/images/" in name}
     assert images and readable >= {"attachments/a.txt", "metadata/robot.json"}
+
+
+WITHOUT_END: dict[str, Change] = {
+    "chunk becomes a footer": lambda records: [(FOOTER if op == CHUNK else op, raw) for op, raw in records],
+    "chunk becomes the end": lambda records: [(DATA_END if op == CHUNK else op, raw) for op, raw in records],
+    "a short footer before": before(CHUNK, (FOOTER, bytes(12))),
+}
+
+
+@pytest.mark.parametrize("case", WITHOUT_END)
+def test_a_false_end_is_said(tmp_path: Path, case: str) -> None:
+    records = WITHOUT_END[case](split(sound(tmp_path)))
+    container = open_bytes(joined([one for one in records if one[0] not in (CHUNK_INDEX, STATISTICS)]))
+    assert any("not finished" in reason for reason in omitted_in(container.root).values())
+
+
+def test_message_indexes_of_any_length_take_no_memory(tmp_path: Path) -> None:
+    """Of recordings without a summary they are all that is known without decoding."""
+    raw = write(tmp_path / "run.mcap", a_run(8), codec="zstd", use_summary_offsets=False).read_bytes()
+    records = changed(MESSAGE_INDEX, number_at(2, "I", (1 << 32) - 16))(split(raw))
+    path = tmp_path / "bad.mcap"
+    path.write_bytes(joined([one for one in records if one[0] not in (CHUNK_INDEX, STATISTICS)])[:-20])
+
+    def read() -> None:
+        with glassfs.open(path, cache_size=32 << 20) as run:
+            for name, _ in files(run):
+                assert name
+
+    assert peak_memory(read) < 64 << 20
+
+
+def test_more_messages_than_the_cache_has_room_for_are_refused(tmp_path: Path) -> None:
+    """Their indexes may be a hole in the file."""
+    head = MAGIC + record(1, text("") + text("")) + record(CHANNEL, struct.pack("<HH", 1, 0) + text("/a") + bytes(8))
+    path = tmp_path / "bad.mcap"
+    with path.open("wb") as file:
+        file.write(head + record(CHUNK, bytes(28) + text("") + bytes(8)))
+        file.write(struct.pack("<BQHI", MESSAGE_INDEX, 6 + (1 << 31), 1, 1 << 31))
+        file.seek(1 << 31, 1)
+        file.write(record(DATA_END, bytes(4)) + record(FOOTER, bytes(20)) + MAGIC)
+
+    def read() -> None:
+        with glassfs.open(path, cache_size=32 << 20) as run, pytest.raises(TooLarge, match="a larger cache_size"):
+            run["topics/a/log_time.npy"].open().read(200)
+
+    assert peak_memory(read) < 64 << 20
 
 
 def test_listings_do_not_fail_where_lengths_are_unknown(tmp_path: Path) -> None:

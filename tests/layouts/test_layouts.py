@@ -174,7 +174,7 @@ def test_borders_and_rows_are_found_once(tmp_path: Path, monkeypatch: pytest.Mon
     kept: dict[bytes, bytes] = {}
     rows = rows_of(opened_again(path, kept, monkeypatch))
     assert [row["num_frames"] for row in rows] == [row["num_frames"] for row in expected]
-    monkeypatch.setattr("glassfs.layouts.borders._flagged", None)
+    monkeypatch.setattr("glassfs.layouts.episodes._flagged", None)
     monkeypatch.setattr("glassfs.layouts.recording.items_of", None)
     assert rows_of(opened_again(path, kept, monkeypatch)) == rows
     for name in kept:

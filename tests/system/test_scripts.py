@@ -124,7 +124,7 @@ def test_benchmark_measures_remote_containers(tmp_path: Path) -> None:
     assert found["kastore"]["requests"]["glassfs"] in (1, 2)
     assert found["folder"]["LIST"]["glassfs"] == 1 and found["folder"]["others"]["glassfs"] == 0
     assert found["large-picture"]["sent"]["glassfs"] > 0
-    assert found["disk"]["again: requests"]["glassfs"] == 1 and found["disk"]["again: sent"]["glassfs"] == 0
+    assert found["disk"]["again: requests"]["glassfs"] == 1 and found["disk"]["again: sent"]["glassfs"] <= 1 << 18
     found["cat"]["share"].pop("ratarmount", None)  # has read all of a small tar when it is mounted
     for side, share in found["cat"]["share"].items():
         assert 0.5 < share < 2, side

@@ -131,6 +131,8 @@ def outcome(file: File) -> object:
 
 
 def test_listing_and_sizes_decode_nothing(container: Path) -> None:
+    if container.suffix == ".mcap":
+        pytest.skip("names and lengths of fields are in the messages")
     headers = container.suffix == ".safetensors"  # one block has what was parsed of the header
     for place, file in derived(container):
         cache = file.origin.services.cache
