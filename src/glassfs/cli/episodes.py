@@ -95,7 +95,7 @@ def command(
                 bar.advance(found.size)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
-    if EPISODES not in tables and not rows:
+    if EPISODES not in tables and not rows and (tables or not run.faults):
         others = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in in_order(tables))
         click.echo(printable(f"no episodes{', but ' if others else ''}{others}"), err=True)
     elif where and not rows and (reason := why_none(where, known)):
