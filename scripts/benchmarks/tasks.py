@@ -175,7 +175,7 @@ def recorded_images_by_mcap(path: str, count: int) -> Results:
         images = reader.get_summary().statistics.message_count // (STATES_AN_IMAGE + 1)
         for number in random.Random(12).choices(range(images), k=count):
             time = number * STATES_AN_IMAGE * STATE_TIME
-            next(iter(reader.iter_messages([RECORDED_CAMERA], start_time=time, end_time=time + 1)))
+            next(iter(reader.iter_messages([RECORDED_CAMERA], starting_at=time, ending_before=time + 1)))
     return {"seconds": results["seconds"] / count}
 
 
