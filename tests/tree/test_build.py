@@ -430,6 +430,21 @@ def test_facts_of_long_series(count: int) -> None:
     assert asked == [3]
 
 
+def test_facts_of_a_mixed_series_make_no_more_than_are_taken() -> None:
+    """A mount asks for the rest of a listing at each reply, and takes what fits into it."""
+    made = []
+
+    def item(number: int) -> Content:
+        made.append(number)
+        return EncodedImage(b"", Memory(bytes(number)), ("jpeg", "png")[number % 2])
+
+    folder = tree_of([Member((b"s",), Series(b"s", range(1000), item, 3, is_mixed=True))]).directory("/s")
+    assert isinstance(folder, Settled)
+    facts = folder.facts(3, 1000)
+    assert [next(facts)[0], next(facts)[0]] == [b"003.png", b"004.jpg"]
+    assert set(made) == {3, 4}
+
+
 def test_facts_read_nothing() -> None:
     """A size that takes reading is left out; the nodes of a folder with contents of all kinds report the others."""
     def unread() -> None:

@@ -311,7 +311,7 @@ class Settled(Directory):
 
     def facts(self, start: int, stop: int) -> Iterator[Facts]:
         """Return the facts of the children from ``start`` to before ``stop``."""
-        return map(facts_of, self.listing()[start:stop])
+        return map(facts_of, map(self.at, range(self.count)[start:stop]))  # callers may take only some
 
     def names(self) -> Iterator[str]:
         return (text(fact[0]) for fact in self.facts(0, self.count))
