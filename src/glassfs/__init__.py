@@ -35,7 +35,7 @@ def open(  # noqa: A001 - reads as glassfs.open
 
     ``views`` are further forms of contents to list, such as ``"mp4+parquet"``, or ``"all"``; views that are not
     listed can still be opened by path. ``layout`` is the file, the folder or the name of layouts that find episodes in
-    HDF5 files and NPZ archives, before the layouts that glassfs has.
+    HDF5, NPZ and MCAP files, before the layouts that glassfs has.
 
     ``cache_size`` bounds the decoded blocks in memory, in bytes (256 MiB); larger blocks go through unlinked files in
     the folder ``spool``. ``storage_options`` are for URLs: ``endpoint``, ``region``, ``profile``, ``anonymous``,

@@ -241,7 +241,7 @@ def test_definitions_that_are_not_used(raw: bytes, name: str) -> None:
 
 def test_without_the_package_the_reason_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google.protobuf", None)
-    with pytest.raises(NotInstalled, match=r"pip install 'glassfs\[mcap\]'"):
+    with pytest.raises(NotInstalled, match=r"install glassfs\[mcap\]"):
         decoder_of("protobuf", Schema("made.All", "protobuf", ALL))
     with glassfs.open(recorded(tmp_path / "run.mcap", ALL, "made.All", b"\x18\1")) as run:
         assert run["topics/x/messages/000000.bin"].bytes() == b"\x18\1"

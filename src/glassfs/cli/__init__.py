@@ -105,7 +105,7 @@ def _suggestion(arguments: list[str]) -> str:
 @click.version_option(__version__, "-V", "--version", message="glassfs %(version)s")
 def glassfs() -> None:
     """Data containers as read-only directories: KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV, NPZ, safetensors,
-    HDF5.
+    HDF5, MCAP.
     """
 
 

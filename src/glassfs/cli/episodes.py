@@ -95,8 +95,9 @@ def command(
                 bar.advance(found.size)
     if output:
         click.echo(printable(f"{summary(run)}; {counted(rows, 'row')} in {output}"), err=True)
-    if EPISODES not in tables and not rows and (tables or not run.faults):
-        others = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in in_order(tables))
+    if not rows and not known and (tables or not run.faults):
+        names = [name for name in in_order(tables) if name != EPISODES]
+        others = ", ".join(f"{counted(tables[name], 'container')} with {name}" for name in names)
         click.echo(printable(f"no episodes{', but ' if others else ''}{others}"), err=True)
     elif where and not rows and (reason := why_none(where, known)):
         click.echo(printable(reason), err=True)

@@ -59,7 +59,7 @@ def _used(asked: str) -> Iterator[None]:
 @click.option("--test", "is_tried", is_flag=True, help="Say what the layout NAME, or in this file, finds in SOURCE.")
 @connection_option
 def command(name: str | None, source: str | None, is_tried: bool, connection: Connection) -> None:
-    """A layout is a small file that says which parts of an HDF5 file or an NPZ archive are episodes. NAME prints one.
+    """A layout is a small file that says which parts of an HDF5, NPZ or MCAP file are episodes. NAME prints one.
 
     Your own ones are in ~/.config/glassfs/layouts, or given with --layout or '-o layout='.
     """

@@ -8,9 +8,9 @@ from glassfs import __version__
 from glassfs.mount.options import DESCRIPTIONS
 
 INTRODUCTION = (
-    "glassfs mounts data containers (KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV, NPZ, safetensors, HDF5) as "
-    "read-only directories: arrays are .npy files, images .png and .jpg, documents .json, decoded block by block when "
-    "they are read."
+    "glassfs mounts data containers (KinoDB, WShard, kastore and tskit, iKv, ML.NET IDV, NPZ, safetensors, HDF5, "
+    "MCAP) as read-only directories: arrays are .npy files, images .png and .jpg, documents .json, decoded block by "
+    "block when they are read."
 )
 
 NOTES = {

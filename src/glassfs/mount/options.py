@@ -83,7 +83,7 @@ DESCRIPTIONS = {
     "nonempty": "allow a mount point that is not empty",
     "views=NAME+NAME…": "derived views to show beside the files, such as mp4+parquet, or all",
     "lerobot_splits": "show a LeRobot dataset for each split, such as train and valid (the view lerobot-splits)",
-    "layout=FILE": "find episodes in HDF5 and NPZ by this layout first; also a folder of them, or the name of one",
+    "layout=FILE": "find episodes in HDF5, NPZ and MCAP by this layout first; also a folder, or the name of one",
     "metrics=FILE": "write counters for monitoring to this file, every ten seconds",
     "log_file=FILE": "append the log to this file instead of syslog",
     "catalogue=no": "do not cache on disk what tables over folders and look-ups of images have found",

@@ -47,7 +47,7 @@ class Protobuf:
         try:
             from google.protobuf import descriptor_pb2, descriptor_pool, message, message_factory
         except ImportError as error:
-            raise NotInstalled("decoding Protocol Buffers needs a package: pip install 'glassfs[mcap]'") from error
+            raise NotInstalled("decoding Protocol Buffers needs protobuf: install glassfs[mcap]") from error
         if len(schema.data) > LARGEST:
             raise Damaged(f"the definition of {schema.name} is larger than {LARGEST} bytes")
         self._error = message.Error
