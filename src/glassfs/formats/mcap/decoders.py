@@ -18,8 +18,10 @@ from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time, float32, numbers_shown, plan_of
 from glassfs.formats.mcap.records import Schema
 from glassfs.lazy import np
+from glassfs.sizes import PIECE
 
 HEADER_SIZE = 4
+MOST_ITEMS = 1 << 20
 KINDS = {0: (">", 8), 1: ("<", 8), 6: (">", 4), 7: ("<", 4)}
 """The order of bytes and the largest alignment, by the encapsulation: CDR, and XCDR2 of final types."""
 
@@ -62,6 +64,8 @@ class _Json:
         return []
 
     def json(self, message: memoryview) -> Any:
+        if len(message) > 4 * PIECE:  # its values may take a hundred times the memory
+            raise Damaged("is JSON of more than 4 MiB")
         try:
             return json.loads(bytes(message).decode(), parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
@@ -191,6 +195,8 @@ class _Maker:
         def items(data: memoryview, position: int, found: list[Any]) -> int:
             count, position = (length, position) if length is not None else counted(data, position)
             inner: list[Any] = []
+            if count > MOST_ITEMS:
+                raise Damaged(f"has more than {MOST_ITEMS} items, each of which takes memory")
             for _ in range(count):
                 values = inner if isinstance(item, Text) else list[Any]()
                 start, position = position, one(data, position, values)

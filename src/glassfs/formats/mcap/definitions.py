@@ -20,8 +20,8 @@ from glassfs.lazy import NDArray, np
 
 LARGEST = 1 << 20
 """Bytes of a definition."""
-DEEPEST, MOST_FIELDS = 64, 10_000
-"""Types inside types, and fields in all."""
+DEEPEST, MOST_FIELDS, LONGEST_NAME = 24, 10_000, 255
+"""Types inside types, fields in all, and characters of the name of one: paths of fields have all of them."""
 LONGEST_ARRAY = 1 << 24
 LONGEST_LIST = 1024
 """Longer sequences of numbers are not in JSON lines."""
@@ -99,26 +99,28 @@ _SECTION = re.compile(r"^={20,}\n", re.MULTILINE)
 _HEADING = re.compile(r"(?:MSG|IDL): *(\S+)\s*\n?")
 _FIELD = re.compile(r"([A-Za-z][\w/]*)(?:<=\d+)?(\[(?:<=)?(\d*)\])?\s+([A-Za-z]\w*)(\s*=)?")
 _TEXT = r'"(?:\\.|[^"\\])*"'
-_IGNORED = re.compile(rf'//[^\n]*|/\*.*?\*/|^\s*#[^\n]*|@\w+\s*(?:\((?:{_TEXT}|[^()"])*\))?', re.DOTALL | re.MULTILINE)
-"""In IDL: comments, lines of the preprocessor, annotations."""
-_TOKEN = re.compile(rf"{_TEXT}|[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*|\d[\w.]*|\S")
+_IGNORED = re.compile(
+    rf'//[^\n]*|/\*.*?(?:\*/|\Z)|^[ \t]*#[^\n]*|@\w+\s*(?:\((?:{_TEXT}|[^()"])*\))?', re.DOTALL | re.MULTILINE,
+)
+"""In IDL: comments, lines of the preprocessor, annotations. What is not closed ends with the text: trying it again at
+each character would take hours, during which no other thread runs."""
+_TOKEN = re.compile(rf"{_TEXT}?|[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*|\d[\w.]*|\S")
 
 
 def plan_of(schema: Schema) -> Struct:
     """Return the plan of messages with this schema, in one of the languages of ROS. Raises Damaged."""
     if len(schema.data) > LARGEST:
         raise Damaged(f"the definition of {schema.name} is larger than {LARGEST} bytes")
-    try:
-        text = schema.data.decode().replace("\r\n", "\n")
-    except UnicodeDecodeError as error:
-        raise Damaged(f"the definition of {schema.name} is no text") from error
     types: dict[str, Raw] = {}
-    for section in _SECTION.split(text):
-        heading = _HEADING.match(section)
-        name = _normal(heading[1] if heading else schema.name)
-        body = section[heading.end() :] if heading else section
-        for key, fields in _idl(body) if schema.encoding == "ros2idl" else [(name, _message(name, body))]:
-            types.setdefault(key, fields)
+    try:
+        for section in _SECTION.split(schema.data.decode().replace("\r\n", "\n")):
+            heading = _HEADING.match(section)
+            name = _normal(heading[1] if heading else schema.name)
+            body = section[heading.end() :] if heading else section
+            for key, fields in _idl(body) if schema.encoding == "ros2idl" else [(name, _message(name, body))]:
+                types.setdefault(key, fields)
+    except (ValueError, IndexError) as error:
+        raise Damaged(f"the definition of {schema.name} cannot be read") from error
     primitives = ROS1 if schema.encoding == "ros1msg" else PRIMITIVES
     return _Planner(types, primitives).plan(_normal(schema.name))
 
@@ -152,8 +154,9 @@ class _Planner:
         fields: dict[str, Node] = {}
         for field, (kind, length, is_sequence) in self._types[name]:
             self._left -= 1
-            if self._left < 0 or field in fields or (length or 0) > LONGEST_ARRAY:
-                raise Damaged(f"the type {name} has too many fields, too long ones, or two of one name")
+            is_long = len(field) > LONGEST_NAME or (length or 0) > LONGEST_ARRAY
+            if self._left < 0 or field in fields or is_long or length == 0:
+                raise Damaged(f"the type {name} has too many fields, too long or empty ones, or two of one name")
             item = self._primitives.get(kind) or self.plan(kind, (*around, name))
             fields[field] = Sequence(item, length) if is_sequence else item
         return Struct(tuple(fields.items()))

@@ -43,7 +43,7 @@ class Leaf(NamedTuple):
 
     ``buffer`` is the number of its buffer in a batch: of a sequence of structures that with the ends of rows; of one of
     numbers, these are in the next one. ``around`` is the buffer of ends of the sequence that it is in, if it is in one,
-    and ``inner`` are the fields in its own items.
+    and ``inner`` are the fields in its own items, None unless these are structures.
     """
 
     path: Name
@@ -51,7 +51,7 @@ class Leaf(NamedTuple):
     slot: int
     buffer: int
     around: int | None
-    inner: tuple[Leaf, ...] = ()
+    inner: tuple[Leaf, ...] | None = None
 
 
 class Decoding:
@@ -62,7 +62,8 @@ class Decoding:
         self.decoder = decoder_of(encoding, schema)
         self._opening = opening
         plan, buffers = self.decoder.plan, count()
-        slots = {b"/".join(leaf.path).decode(): leaf.slot for leaf in _leaves(plan, (), count(), count())}
+        leaves = _leaves(plan, (), count(), count())
+        slots = {leaf.path[0].decode(): leaf.slot for leaf in leaves if len(leaf.path) == 1}
         kind = pictures_of(schema) if "data" in slots else ""
         self._pictures = Pictures(kind, messages, self.decoder, slots) if kind else None
         self._payload = slots["data"] if kind else None
@@ -203,7 +204,7 @@ class Decoding:
         """Yield the contents of a field."""
         path = leaf.path
         try:
-            if leaf.inner:
+            if leaf.inner is not None:
                 yield Member((*path, b"offsets"), self._ends(leaf, leaf.buffer))
                 for one in leaf.inner:
                     yield from self._shown(one)
@@ -223,7 +224,7 @@ class Decoding:
             key = field.encode()
             yield Column(key, Array(key, self.messages.column(field), dtype, (self.count,)))
         for leaf in self._leaves:
-            if leaf.inner:
+            if leaf.inner is not None:
                 continue
             name, node, found = b".".join(leaf.path), leaf.node, self._content(leaf)
             if isinstance(found, tuple):
@@ -300,7 +301,7 @@ def _leaves(
         buffer = next(buffers)
         if isinstance(node, Time):
             next(slots)
-        inner: tuple[Leaf, ...] = ()
+        inner: tuple[Leaf, ...] | None = None
         if isinstance(node, Sequence) and isinstance(node.item, Struct):
             inner = tuple(_leaves(node.item, own, count(), buffers, buffer))
         elif isinstance(node, Sequence) and not isinstance(node.item, Text):
@@ -327,7 +328,7 @@ def _encoded(leaves: tuple[Leaf, ...], rows: list[list[Any]]) -> Iterator[tuple[
             found = ends.tobytes(), lengths.min(initial=total), lengths.max(initial=0), total
             if isinstance(item, Struct):
                 yield found
-                yield from _encoded(leaf.inner, [one for value in values for one in value])
+                yield from _encoded(leaf.inner or (), [one for value in values for one in value])
                 continue
             joined = np.concatenate(values) if total else np.empty(0, "<i8")
             if isinstance(item, Time) and total:

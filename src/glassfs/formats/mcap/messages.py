@@ -79,11 +79,18 @@ class Messages:
                     0 <= starts[after] - ends[after - 1] <= GAP and ends[after] - start <= PIECE
                 ):
                     after += 1
-                data = memoryview(self.chunk(rows[at]).read(start, ends[after - 1] - start))
+                chunk, size = self.chunk(rows[at]), ends[after - 1] - start
+                self.demand_small(size)
+                data = memoryview(chunk.read(start, size))
                 for number in range(at, after):
                     work.check()
                     yield data[starts[number] - start : ends[number] - start]
                 at = after
+
+    def demand_small(self, size: int) -> None:
+        """Raise TooLarge for a message that takes too much memory to be decoded."""
+        if size > self.cache.budget // 4:
+            raise TooLarge(f"a message of {size} bytes is too large to be decoded: a larger cache_size allows more")
 
     def rows(self, first: int, end: int) -> NDArray[Any]:
         """Return what the index says of messages."""
@@ -124,7 +131,7 @@ class Messages:
             data = self._recording.chunk_data(chunk)
             key = (self._recording.source.version, "messages", chunk.start)
             # All topics share the walk through a chunk.
-            walked = Rendered(self.cache, key, lambda: messages_in(data).tobytes(), total * width)
+            walked = Rendered(self.cache, key, lambda: messages_in(data, total).tobytes(), total * width)
             rows = np.frombuffer(walked.read(0, walked.size), ROW)
             rows = rows[np.isin(rows["channel"], self._channels)]
             if len(rows) == sum(wanted.values()):

@@ -26,7 +26,7 @@ from glassfs.content import (
     dtypes,
 )
 from glassfs.content.images import MOST_BYTES, opened
-from glassfs.errors import Damaged
+from glassfs.errors import LASTING, Damaged
 from glassfs.formats.mcap.decoders import Decoder
 from glassfs.formats.mcap.messages import Messages
 from glassfs.formats.mcap.records import Schema
@@ -82,6 +82,7 @@ class Pictures:
         key = b"%0*d" % (DIGITS, number)
         try:
             payload = self._messages.payload(number)
+            self._messages.demand_small(payload.size)
             message = payload.read(0, payload.size)
             values = self._decoder.values(memoryview(message))
             fields = {name: values[slot] for name, slot in self._slots.items()}
@@ -91,8 +92,10 @@ class Pictures:
             if self._kind.startswith("Compressed"):
                 return _encoded(key, data, fields["format"])
             return _pixels(key, data, fields) or Blob(key, data)
-        except Damaged as damage:
-            return Blob(key, Unreadable(1, damage))
+        except LASTING as error:
+            return Blob(key, Unreadable(1, error))
+        except (KeyError, AttributeError, TypeError):  # a stranger may define types of these names
+            return Blob(key, Unreadable(1, Damaged("has other fields than its type")))
 
     def _rate(self) -> float:
         """Return the mean rate of the images, 0 if it is unknown. Raises Damaged."""
@@ -167,8 +170,8 @@ def _points(key: bytes, data: Data, fields: Mapping[str, Any]) -> Content:
         raise Damaged("has fields of points that contradict one another") from error
     rows, width = (fields["height"], fields["width"]) if is_ros else (1, data.size // max(1, stride))
     step = fields["row_step"] if is_ros and rows > 1 else width * stride
-    if step < width * stride or rows * step > data.size or not names:
-        raise Damaged("has fewer points than it says")
+    if step < width * stride or rows * step > data.size or not names or packed.itemsize > stride:
+        raise Damaged("has fewer points than it says, or fields that overlap")
     lines = Gathered(data, 0, width * stride, max(1, step), rows)
     total = rows * width
 

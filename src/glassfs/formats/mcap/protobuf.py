@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Sequence_
 from typing import Any
 
@@ -9,6 +10,7 @@ from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.mcap.definitions import (
     DEEPEST,
     LARGEST,
+    LONGEST_NAME,
     MOST_FIELDS,
     PRIMITIVES,
     Node,
@@ -73,17 +75,18 @@ class Protobuf:
     def values(self, message: memoryview) -> list[Any]:
         """Return the values of all fields, defaults of those that are missing. Raises Damaged."""
         found: list[Any] = []
-        _append(self.plan, self._parsed(message), found)
+        self._read(message, lambda one: _append(self.plan, one, found))
         return found
 
     def json(self, message: memoryview) -> Any:
         """Return a message as a JSON value, with null for what is missing. Raises Damaged."""
-        return _shown(self._parsed(message))
+        return self._read(message, _shown)
 
-    def _parsed(self, message: memoryview) -> Any:
+    def _read(self, message: memoryview, read: Callable[[Any], Any]) -> Any:
         try:
-            return self._class.FromString(bytes(message))
-        except self._error as error:
+            return read(self._class.FromString(bytes(message)))
+        # A stranger may call fields like attributes of the library, and define well-known types otherwise.
+        except (self._error, AttributeError, TypeError, ValueError, KeyError) as error:
             raise Damaged("is no message of its type") from error
 
 
@@ -94,9 +97,9 @@ def _plan(described: Any, around: Sequence_[str], left: Any) -> Struct:
     for field in described.fields:
         inner = field.message_type
         node: Node | None = None
-        if next(left, None) is None:
-            raise Damaged(f"the type {described.full_name} has too many fields")
-        if inner is not None and inner.full_name in TIMES:
+        if next(left, None) is None or len(field.name) > LONGEST_NAME:
+            raise Damaged(f"the type {described.full_name} has too many fields, or too long names")
+        if inner is not None and inner.full_name in TIMES and [one.type for one in inner.fields] == [3, 5]:
             node = Time("qi", ("seconds", "nanos"))
         elif inner is not None:
             if not inner.GetOptions().map_entry and inner.full_name not in around and len(around) < DEEPEST:
@@ -124,7 +127,7 @@ def _append(plan: Struct, message: Any, found: list[Any]) -> None:
         elif isinstance(node, Time):
             found += value.seconds, value.nanos
         elif not isinstance(node, Sequence):
-            found.append(value)
+            found.append(_decoded(value))
         elif isinstance(value, bytes):
             found.append(np.frombuffer(value, np.uint8))
         elif isinstance(node.item, Number):
@@ -132,12 +135,17 @@ def _append(plan: Struct, message: Any, found: list[Any]) -> None:
         elif isinstance(node.item, Time):
             found.append(np.array([(one.seconds, one.nanos) for one in value], "<i8,<i8"))
         elif isinstance(node.item, Text):
-            found.append(list(value))
+            found.append(list(map(_decoded, value)))
         else:
             items: list[list[Any]] = [[] for _ in value]
             for one, inner in zip(value, items, strict=True):
                 _append(node.item, one, inner)
             found.append(items)
+
+
+def _decoded(value: Any) -> Any:
+    """Return a value of a field; proto2 allows strings that are no UTF-8, which are bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def _shown(message: Any) -> Any:

@@ -29,6 +29,7 @@ from glassfs.formats.mcap.records import (
     messages_in,
     records,
     schema_of,
+    spans,
 )
 from glassfs.formats.registry import Opening
 from glassfs.sizes import PIECE
@@ -40,7 +41,7 @@ CHUNK_HEAD = 128
 """Bytes of a chunk before its records, with a name of the compression of any sensible length."""
 INDEX_HEAD, INDEX_ENTRY = 15, 16
 """Bytes of a message index before its entries, and of each of these."""
-_NO_SUMMARY, _NOT_ALL = "has no summary", "has messages outside chunks"
+_NO_SUMMARY, _NOT_ALL, _NOT_LISTED = "has no summary", "has messages outside chunks", "has more than its summary lists"
 """Why a summary is not used, though nothing is wrong with the file."""
 
 
@@ -84,7 +85,7 @@ class Recording:
         self.profile, self.library = fields.text(), fields.text()
         self._begin = len(MAGIC) + RECORD.size + len(header)
         reason = self._why_not_summarized()
-        self.reason = "" if reason in (_NO_SUMMARY, _NOT_ALL) else reason
+        self.reason = "" if reason in (_NO_SUMMARY, _NOT_ALL, _NOT_LISTED) else reason
         if reason:
             for found in (self.schemas, self.channels, self.chunks, self.attachments, self.metadata):
                 found.clear()
@@ -126,7 +127,7 @@ class Recording:
         found = []
         for chunk in self.chunks:
             if chunk.is_loose:
-                found += messages_in(self.chunk_data(chunk))["log_time"].tolist()
+                found += messages_in(self.chunk_data(chunk), sum(chunk.counts.values()))["log_time"].tolist()
             else:
                 found += chunk.times or Fields(self.source.read(chunk.start + RECORD.size, 16)).numbers("QQ")
         return (min(found), max(found)) if found else (None, None)
@@ -188,14 +189,18 @@ class Recording:
             reached = chunk.start + chunk.size + chunk.index_size
         known = sum(sum(chunk.counts.values()) for chunk in self.chunks)
         is_counted = all(chunk.is_counted for chunk in self.chunks)
-        if reached > end or not (self.chunks or total):
-            raise Damaged("it leads outside the data section, or to nothing")
-        if total and (total[5] != len(self.chunks) or known > total[0]):
+        places = *self.attachments, *self.metadata
+        if reached > end or len(set(places)) < len(places):
+            raise Damaged("it leads outside the data section, or to one record twice")
+        if self.chunks and total and (total[5] != len(self.chunks) or known > total[0]):
             raise Damaged("its statistics differ from its indexes")
-        if {number for chunk in self.chunks for number in chunk.counts} - self.channels.keys():
-            raise Damaged("it lacks channels")
-        if {channel.schema for channel in self.channels.values()} - self.schemas.keys() - {0}:
-            raise Damaged("it lacks schemas")
+        # Writers may leave out each of these.
+        if (
+            not self.chunks or (total and total[3:5] != (len(self.attachments), len(self.metadata)))
+            or {number for chunk in self.chunks for number in chunk.counts} - self.channels.keys()
+            or {channel.schema for channel in self.channels.values()} - self.schemas.keys() - {0}
+        ):
+            return _NOT_LISTED
         return _NOT_ALL if total and is_counted and known < total[0] else ""
 
     def _add_chunk(self, fields: Fields) -> None:
@@ -283,7 +288,8 @@ class Recording:
                     if op in (Op.SCHEMA, Op.CHANNEL):
                         self._define(op, content)
                 if not chunk.is_counted:
-                    chunk.counts = dict(Counter(messages_in(data)["channel"].tolist()))
+                    heads = (head for op, _, _, head in spans(data) if op == Op.MESSAGE)
+                    chunk.counts = dict(Counter(int.from_bytes(head[:2], "little") for head in heads))
             except Damaged as damage:
                 self.faults.append(damage)
             lacking = chunk.counts.keys() - self.channels.keys()

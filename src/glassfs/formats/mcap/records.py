@@ -25,6 +25,7 @@ FIELDS = [("channel", "<u2"), ("sequence", "<u4"), ("log_time", "<u8"), ("publis
 ROW = [*FIELDS, ("start", "<u8"), ("size", "<u8")]
 """What is known of a message: its fields, and where its data are in the chunk."""
 FIELDS_SIZE = 22
+LARGEST = 16 * PIECE
 HEAD = RECORD.size + FIELDS_SIZE
 
 
@@ -110,6 +111,7 @@ def spans(data: Data) -> Iterator[tuple[int, int, int, bytes]]:
     """
     window, begin, end, size = b"", 0, 0, data.size
     while end < size:
+        work.check()
         if end + HEAD > begin + len(window):
             begin, window = end, data.read(end, min(PIECE, size - end))
         place = end - begin
@@ -122,20 +124,21 @@ def spans(data: Data) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def records(data: Data) -> Iterator[tuple[int, memoryview]]:
-    """Yield the opcodes and contents of records that are no messages. Raises Damaged as ``spans`` does."""
+    """Yield opcodes and contents of records that are no messages, nor too large. Raises Damaged as ``spans`` does."""
     for op, start, end, _ in spans(data):
-        if op != Op.MESSAGE:
+        if op != Op.MESSAGE and end - start < LARGEST:
             yield op, memoryview(data.read(start, end - start))
 
 
-def messages_in(chunk: Data) -> NDArray[Any]:
-    """Return a row for each message in a chunk, in its order. Raises Damaged if one of its records is cut short."""
+def messages_in(chunk: Data, most: int) -> NDArray[Any]:
+    """Return a row for each message in a chunk, in its order. Raises Damaged if one of its records is cut short, or if
+    there are more than ``most``: a small chunk may have any number.
+    """
     heads, places = bytearray(), array("Q")
     for op, start, end, head in spans(chunk):
         if op == Op.MESSAGE:
-            work.check()
-            if len(head) < FIELDS_SIZE:
-                raise Damaged(f"a message at {start} is shorter than its fields")
+            if len(head) < FIELDS_SIZE or len(places) >= 2 * most:
+                raise Damaged(f"the message at {start} is shorter than its fields, or one more than the indexes say")
             heads += head
             places.extend((start + FIELDS_SIZE, end - start - FIELDS_SIZE))
     found = np.empty(len(places) // 2, ROW)
