@@ -9,6 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
@@ -20,8 +21,10 @@ from writers.mcap import (
     DATA_END,
     FOOTER,
     MAGIC,
+    MESSAGE,
     MESSAGE_INDEX,
     METADATA,
+    METADATA_INDEX,
     SCHEMA,
     STATISTICS,
     record,
@@ -300,6 +303,71 @@ def test_a_chunk_that_cannot_be_counted_is_a_fault(tmp_path: Path, has_summary: 
     container = open_bytes(bad if has_summary else bad[:-20])
     assert any("checksum" in reason for reason in omitted_in(container.root).values())
     assert 0 < len(array_of(container, "topics/joints/log_time")) < 8
+
+
+LEGAL: dict[str, dict[str, Any]] = {
+    "no attachment and metadata indexes": {"index_types": IndexType.CHUNK | IndexType.MESSAGE},
+    "only message indexes": {"index_types": IndexType.MESSAGE}, "no indexes": {"index_types": IndexType.NONE},
+    "no channels": {"repeat_channels": False}, "no schemas": {"repeat_schemas": False},
+    "no chunks and statistics": {"use_chunking": False, "use_statistics": False},
+}
+
+
+@pytest.mark.parametrize("case", LEGAL)
+def test_what_writers_may_leave_out_is_no_damage(tmp_path: Path, case: str) -> None:
+    expected = shown(write(tmp_path / "sound.mcap", a_run(8), **OPTIONS))  # type: ignore[arg-type]
+    path = write(tmp_path / "made.mcap", a_run(8), **OPTIONS, **LEGAL[case])  # type: ignore[arg-type]
+    found, container = shown(path), open_bytes(path.read_bytes())
+    facts = {name: json.loads(one.pop("meta/file.json")) for name, one in (("made", found), ("sound", expected))}
+    assert found == expected and facts["made"] | {"chunks": 0} == facts["sound"] | {"chunks": 0}
+    assert not list(container.check()) and not omitted_in(container.root)
+
+
+def sparse(path: Path, *heads: bytes, hole: int) -> Path:
+    """Write a recording without summary, whose last record ends with a hole."""
+    with path.open("wb") as file:
+        file.write(MAGIC + record(1, text("") + text("")) + b"".join(heads))
+        file.truncate(file.tell() + hole)
+    return path
+
+
+HOLE = 1 << 30
+JSON_CHANNEL = record(CHANNEL, struct.pack("<HH", 1, 0) + text("/a") + text("json") + bytes(4))
+CDR_CHANNEL = record(CHANNEL, struct.pack("<HH", 1, 1) + text("/a") + text("cdr") + bytes(4))
+BYTES, IMAGE = (
+    record(SCHEMA, struct.pack("<H", 1) + text(name) + text("ros2msg") + text("uint8[] data")) + CDR_CHANNEL
+    for name in ("a/Bytes", "sensor_msgs/msg/Image")
+)
+HUGE_MESSAGE = struct.pack("<BQHIQQ", MESSAGE, 22 + HOLE, 1, 0, 0, 0)
+CHUNK_OF_A_HOLE = struct.pack("<BQQQQI", CHUNK, 49 + HOLE, 0, 0, HOLE + 9, 0) + text("") + struct.pack("<Q", HOLE + 9)
+TINY = zstandard.compress(record(MESSAGE, struct.pack("<HIQQ", 1, 0, 0, 0)) * 1_000_000)
+TINY_CHUNK = struct.pack("<QQQI", 0, 0, 31_000_000, 0) + text("zstd") + struct.pack("<Q", len(TINY)) + TINY
+HUGE: dict[str, tuple[list[bytes], int]] = {
+    "message of JSON": ([JSON_CHANNEL, HUGE_MESSAGE], HOLE), "message of bytes": ([BYTES, HUGE_MESSAGE], HOLE),
+    "image": ([IMAGE, HUGE_MESSAGE], HOLE),
+    "unknown record in a chunk": ([JSON_CHANNEL, CHUNK_OF_A_HOLE, struct.pack("<BQ", 200, HOLE)], HOLE),
+    "tiny messages": ([JSON_CHANNEL, record(CHUNK, TINY_CHUNK)], 0),
+}
+
+
+@pytest.mark.parametrize("case", HUGE)
+def test_small_files_take_little_memory(tmp_path: Path, case: str) -> None:
+    heads, hole = HUGE[case]
+    path = sparse(tmp_path / "huge.mcap", *heads, hole=hole)
+
+    def read() -> None:
+        with glassfs.open(path, cache_size=32 << 20) as run:
+            for _, found in files(run):
+                assert found is not None
+
+    assert peak_memory(read) < 100 << 20
+
+
+def test_one_metadata_record_is_listed_once(tmp_path: Path) -> None:
+    raw = write(tmp_path / "sound.mcap", a_run(2), metadata={"a": {"k": "v"}}).read_bytes()
+    (tmp_path / "bad.mcap").write_bytes(joined(twice(METADATA_INDEX)(split(raw))))
+    with glassfs.open(tmp_path / "bad.mcap") as run:
+        assert list(run["metadata"]) == ["a.json"]
 
 
 @pytest.mark.parametrize("kind", ["chunks", "records"])

@@ -19,7 +19,7 @@ import glassfs
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.mcap.decoders import decoder_of
 from glassfs.formats.mcap.definitions import DEEPEST, LARGEST, MOST_FIELDS, plan_of
-from glassfs.formats.mcap.records import Schema
+from glassfs.formats.mcap.recording import Schema
 from tests.formats.mcap_files import START, STORE, Message, files, write
 
 INTEGERS = {f"{sign}int{bits}": (sign, bits) for sign in ("", "u") for bits in (8, 16, 32, 64)}
@@ -141,13 +141,22 @@ def test_arrays_of_items_without_bytes_are_refused_at_once(encoding: str, langua
 
 
 @pytest.mark.parametrize("text", [
-    "/* " * 200_000, "\n" * 200_000 + "x", '"' + '\\"' * 200_000, "@a(" * 200_000, "struct {\n long x;\n};", "typedef ;",
-    "struct T {\n long x[\u00b2];\n};",
+    "/* " * 200_000, "\n" * 200_000 + "x", '"' + '\\"' * 200_000, "@a(" * 200_000, "struct {\n long x;\n};",
+    "typedef ;", "struct T {\n long x[\u00b2];\n};",
 ])
 def test_definitions_in_idl_take_no_time(text: str) -> None:
     """None but the limit of the test: quadratic ones would take minutes."""
     with pytest.raises(Damaged):
         plan_of(Schema("a/Outer", "ros2idl", text.encode()))
+
+
+def test_sequences_of_structures_without_fields_have_offsets(tmp_path: Path) -> None:
+    text = f"Empty[] x\nint32 y\n{'=' * 80}\nMSG: a/Empty\n"
+    with McapWriter(tmp_path / "run.mcap") as writer:
+        writer.add(writer.add_channel("/x", "a/Outer", text), START, b"\0\1\0\0\2\0\0\0\0\0\0\0\7\0\0\0")
+    with glassfs.open(tmp_path / "run.mcap") as run:
+        assert json.loads(run["topics/x/messages.jsonl"].text())["data"] == {"x": [{}, {}], "y": 7}
+        assert run["topics/x/fields/x/offsets"].numpy().tolist() == [0, 2] and run["topics/x/fields/y"].numpy() == [7]
 
 
 def test_sequences_of_many_structures_are_refused() -> None:

@@ -16,7 +16,7 @@ import glassfs
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.mcap.decoders import decoder_of
 from glassfs.formats.mcap.protobuf import _is_repeated
-from glassfs.formats.mcap.records import Schema
+from glassfs.formats.mcap.recording import Schema
 from tests.formats.mcap_files import START, Message, files, picture, write
 
 FIELDS = descriptor_pb2.FieldDescriptorProto

@@ -309,7 +309,7 @@ def test_large_parts_are_checked_when_they_are_first_read(manifest: Path, monkey
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     with pytest.raises(Refused, match=r"long_chunk_0001.wshard.*was changed"):
         open_path(manifest)
-    monkeypatch.setattr("glassfs.formats.wshard.manifest.HASHED_AT_OPENING", 0)
+    monkeypatch.setattr("glassfs.formats.wshard.HASHED_AT_OPENING", 0)
     container = open_path(manifest)
     assert np.array_equal(array_of(container, "chunks/0000/reward"), DATA["reward"][:PART])
     reward = only(container, "reward")

@@ -39,8 +39,7 @@ from glassfs.content.model import Name
 from glassfs.errors import LASTING, Damaged, Refused
 from glassfs.formats.mcap.fields import Decoding
 from glassfs.formats.mcap.messages import TIMES, Messages
-from glassfs.formats.mcap.recording import Recording
-from glassfs.formats.mcap.records import MAGIC, RECORD, Channel, Fields, Op, Schema
+from glassfs.formats.mcap.recording import MAGIC, RECORD, Channel, Fields, Op, Recording, Schema
 from glassfs.formats.registry import Format, Opening
 
 ANY_VERSION = re.compile(rb"\x89MCAP.\r\n", re.DOTALL)

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias
 from glassfs.content.texts import refuse_constant
 from glassfs.errors import Damaged, NotInstalled
 from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time, float32, numbers_shown, plan_of
-from glassfs.formats.mcap.records import Schema
+from glassfs.formats.mcap.recording import Schema
 from glassfs.lazy import np
 from glassfs.sizes import PIECE
 

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from glassfs.errors import Damaged
-from glassfs.formats.mcap.records import Schema
+from glassfs.formats.mcap.recording import Schema
 from glassfs.lazy import NDArray, np
 
 LARGEST = 1 << 20

@@ -20,12 +20,12 @@ from glassfs.content import Array, Column, Group, Member, Ragged, Records, Regul
 from glassfs.content.data import SizedData
 from glassfs.content.model import Name
 from glassfs.content.parts import Parted
-from glassfs.errors import Damaged
+from glassfs.errors import LASTING, Damaged, GlassfsError
 from glassfs.formats.mcap.decoders import decoder_of
 from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time
 from glassfs.formats.mcap.messages import TIMES, Messages
 from glassfs.formats.mcap.pictures import Pictures, pictures_of
-from glassfs.formats.mcap.records import Schema
+from glassfs.formats.mcap.recording import Schema
 from glassfs.formats.registry import Opening
 from glassfs.lazy import NDArray, np
 from glassfs.once import once
@@ -215,8 +215,8 @@ class Decoding:
                 yield Member((*path, b"offsets"), found[1])
             else:
                 yield Member(path, found)
-        except Damaged as damage:
-            yield Member(path, Array(path[-1], Unreadable(1, damage), "|u1", partial(_fail, damage)))
+        except LASTING as error:
+            yield Member(path, Array(path[-1], Unreadable(1, error), "|u1", partial(_fail, error)))
 
     def _columns(self) -> Iterator[Column]:
         """Yield the columns of the table of messages: fields with a value or a list for each. Raises Damaged."""
@@ -346,5 +346,5 @@ def _nanoseconds(seconds: NDArray[Any], parts: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-def _fail(fault: Damaged) -> Any:
+def _fail(fault: GlassfsError) -> Any:
     raise fault.at()

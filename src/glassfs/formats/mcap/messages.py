@@ -14,8 +14,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Data, Made, Rendered, Slice, Unreadable
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, TooLarge
-from glassfs.formats.mcap.recording import INDEX_ENTRY, INDEX_HEAD, Chunk, Recording
-from glassfs.formats.mcap.records import FIELDS, ROW, messages_in
+from glassfs.formats.mcap.recording import FIELDS, INDEX_ENTRY, INDEX_HEAD, ROW, Chunk, Recording, messages_in
 from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
 

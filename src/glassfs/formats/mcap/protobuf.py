@@ -22,7 +22,7 @@ from glassfs.formats.mcap.definitions import (
     float32,
     numbers_shown,
 )
-from glassfs.formats.mcap.records import Schema
+from glassfs.formats.mcap.recording import Schema
 from glassfs.lazy import np
 
 TIMES = ("google.protobuf.Timestamp", "google.protobuf.Duration")
