@@ -24,7 +24,7 @@ HARMLESS = {
     "one value, of this process": """
         codec.deflate.library formats.hdf5.elements._library formats.hdf5.__init__.is_installed
         formats.registry._built_in formats.registry.installed formats.registry.joined_names
-        formats.registry.plug_ins datasets.rows._program source.watching._parsed view.html.listing._page
+        formats.registry.plug_ins datasets.rows._program source.watching._parsed view.html.__init__._page
         view.registry.available
     """,
     "a few numbers each, and a fixed number of them": """

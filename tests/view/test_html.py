@@ -17,7 +17,8 @@ from glassfs.content import Array, Blob, Column, Content, Counted, Member, Memor
 from glassfs.content.join import Joined
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
-from glassfs.view.html import episode, listing, page, plots
+from glassfs.view import html as listing
+from glassfs.view.html import episode, page, plots
 from tests.view.pages import Page, files, listed, page_of, plotted, recording, table
 from tests.view.videos import flat, raw, stored, video
 from tests.view.views import Noted, array_column, whole
