@@ -256,8 +256,11 @@ class Recording:
                         self._define(op, self.record(position, Op(op)))
                 elif op in (Op.MESSAGE, Op.CHUNK):
                     self._add_scanned(position, end, None if op == Op.CHUNK else channel)
-                elif op == Op.MESSAGE_INDEX and self.chunks and not self.chunks[-1].is_loose:
-                    chunk = self.chunks[-1]
+                elif op == Op.MESSAGE_INDEX:
+                    chunk = self.chunks[-1] if self.chunks else Chunk(0, 0)
+                    if chunk.is_loose or position != chunk.start + chunk.size + chunk.index_size:
+                        self.is_complete, position = False, end  # that of a chunk which damage made another record
+                        continue
                     self._take(1)
                     count = min(entries, length) // INDEX_ENTRY
                     chunk.counts[channel] = chunk.counts.get(channel, 0) + count
