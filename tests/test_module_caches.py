@@ -19,7 +19,7 @@ MAPPINGS = {
     "WeakSet", "WeakKeyDictionary", "WeakValueDictionary",
 }
 HARMLESS = {
-    "words of the command line": "arguments._secrets cli.__init__.MEANT",
+    "words of the command line": "arguments._secrets",
     "users of the system": "cli.ls._owner",
     "one value, of this process": """
         codec.deflate.library formats.hdf5.elements._library formats.hdf5.__init__.is_installed

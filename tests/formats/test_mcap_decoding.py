@@ -129,13 +129,10 @@ def test_any_bytes_are_a_message_or_damaged(raw: bytes) -> None:
                 decoder.json(memoryview(start + raw))
 
 
-@pytest.mark.parametrize(("encoding", "language", "field"), [
-    ("ros1", "ros1msg", ""),
-])
-def test_arrays_of_items_without_bytes_are_refused_at_once(encoding: str, language: str, field: str) -> None:
-    inner = [f"MSG: a/T{number}\n{f'T{number + 1}[1000] x' if number < 9 else field}\n" for number in range(10)]
+def test_arrays_of_items_without_bytes_are_refused_at_once() -> None:
+    inner = [f"MSG: a/T{number}\n{f'T{number + 1}[1000] x' if number < 9 else ''}\n" for number in range(10)]
     text = ("=" * 80 + "\n").join(["T0[1000] x\n", *inner])
-    decoder = decoder_of(encoding, Schema("a/Outer", language, text.encode()))
+    decoder = decoder_of("ros1", Schema("a/Outer", "ros1msg", text.encode()))
     with pytest.raises(Damaged, match="items without bytes"):  # else 10^30 items
         decoder.values(memoryview(b"\0\1\0\0" + bytes(4000)))
 

@@ -17,7 +17,7 @@ from glassfs.content import Array, Blob, Column, Content, Counted, Member, Memor
 from glassfs.content.join import Joined
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
-from glassfs.view import html as listing
+from glassfs.view import html
 from glassfs.view.html import episode, page, plots
 from tests.view.pages import Page, files, listed, page_of, plotted, recording, table
 from tests.view.videos import flat, raw, stored, video
@@ -242,7 +242,7 @@ def test_integers_beyond_script_precision_are_text() -> None:
 
 @pytest.mark.parametrize(("name", "value", "expected"), [("MOST_ROWS", 10, 10), ("MOST_BYTES", 700, None)])
 def test_too_long_list_is_cut(monkeypatch: pytest.MonkeyPatch, name: str, value: int, expected: int | None) -> None:
-    monkeypatch.setattr(listing, name, value)
+    monkeypatch.setattr(html, name, value)
     data = whole(lambda: files(table(RECORDS))["data.js"])
     rows, told = listed(data)
     assert told["total"] == 40

@@ -36,7 +36,8 @@ class Ticket:
 
 
 class MemoryBudget:
-    """``limit`` bytes. ``evict`` evicts at least so many cached bytes if it can, and returns how many it evicted.
+    """``limit`` bytes. ``evict`` evicts at least so many cached bytes if it can, and returns how many it evicted. Asked
+    for more than ``limit``, it also evicts what it would otherwise keep for seconds because it is in use.
 
     ``evict`` is called under the lock of the budget: it must neither call the budget nor wait for a thread that does.
     A thread releases what it reserved itself.
@@ -213,7 +214,7 @@ class MemoryBudget:
             return False
         self._make_free(size)
         if is_alone and self.used + size > self.limit:
-            self._cached -= self._evict(2 * self.limit)  # also what would stay for seconds: nobody else releases any
+            self._cached -= self._evict(2 * self.limit)  # no other thread will release anything
         return self.used + size <= self.limit or (is_alone and self._cached <= 0)
 
     def _make_free(self, wanted: int) -> None:

@@ -43,11 +43,11 @@ COMMANDS = {
 
 SHARED_MODULES = {"tree": "ls", "cat": "ls", "views": "formats", "umount": "status"}
 """Commands in the module of another one, under their own names."""
-MEANT = dict(re.findall(r"(\w+)=(\w+)", (
+MEANT = (
     "open=mount unmount=umount fusermount=umount dir=ls list=ls show=cat read=cat print=cat head=cat tail=cat less=cat "
     "more=cat copy=export cp=export extract=export unpack=export convert=export save=export check=verify stat=info "
     "describe=info schema=info compare=diff cmp=diff mounts=status ps=status manual=man"
-)))
+)
 """Other names that users type for a command."""
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "its terminal was closed"}
 
@@ -90,8 +90,8 @@ def _suggestion(arguments: list[str]) -> str:
     from glassfs.source.remote.url import is_url
 
     name = arguments[0]
-    if name in MEANT:
-        return f"; did you mean '{MEANT[name]}'?"
+    if meant := dict(re.findall(r"(\w+)=(\w+)", MEANT)).get(name):
+        return f"; did you mean '{meant}'?"
     if os.path.exists(name) or is_url(name):
         meant = f"mount {name} {arguments[1]}" if len(arguments) == 2 else f"ls {name}"
         return f"; did you mean 'glassfs {meant}'?"

@@ -104,6 +104,7 @@ _IGNORED = re.compile(
 )
 """In IDL: comments, lines of the preprocessor, annotations. What is not closed ends with the text: trying it again at
 each character would take hours, during which no other thread runs."""
+# The question mark makes the closing quote of a text optional.
 _TOKEN = re.compile(rf"{_TEXT}?|[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*|\d[\w.]*|\S")
 
 

@@ -269,7 +269,7 @@ class _Offsets(SizedData, Parted):
     """Where rows begin in all values, and where the last one ends: 0, then the ends in each batch behind the others."""
 
     def __init__(self, decoding: Decoding, buffer: int, rows: int) -> None:
-        super().__init__(8 * rows)
+        super().__init__(8 * rows)  # without a pass over the messages, so listings do not fail with one
         self._decoding, self._buffer = decoding, buffer
 
     @property

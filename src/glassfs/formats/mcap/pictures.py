@@ -94,7 +94,7 @@ class Pictures:
             return _pixels(key, data, fields) or Blob(key, data)
         except LASTING as error:
             return Blob(key, Unreadable(1, error))
-        except (KeyError, AttributeError, TypeError):  # a stranger may define types of these names
+        except (KeyError, AttributeError, TypeError):  # the file may define types of these names otherwise
             return Blob(key, Unreadable(1, Damaged("has other fields than its type")))
 
     def _rate(self) -> float:

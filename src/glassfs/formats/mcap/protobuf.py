@@ -85,7 +85,7 @@ class Protobuf:
     def _read(self, message: memoryview, read: Callable[[Any], Any]) -> Any:
         try:
             return read(self._class.FromString(bytes(message)))
-        # A stranger may call fields like attributes of the library, and define well-known types otherwise.
+        # The file may call fields like attributes of the library, and define well-known types otherwise.
         except (self._error, AttributeError, TypeError, ValueError, KeyError) as error:
             raise Damaged("is no message of its type") from error
 

@@ -3,6 +3,8 @@
 The summary at the end says it in one read. Where there is none, or where it contradicts itself or the file, the records
 of the data section are scanned; chunks are only decoded for definitions that are nowhere else. Messages that are in no
 chunk form chunks of their own here, so that nothing else has to know of them. Any thread may use an opened recording.
+
+Records and their fields are parsed by the functions and classes behind ``Recording``. What ends early raises Damaged.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ FIELDS = [("channel", "<u2"), ("sequence", "<u4"), ("log_time", "<u8"), ("publis
 ROW = [*FIELDS, ("start", "<u8"), ("size", "<u8")]
 """What is known of a message: its fields, and where its data are in the chunk."""
 FIELDS_SIZE = 22
-LARGEST = 16 * PIECE
+LARGEST_RECORD = 16 * PIECE
 """Limit of records that are no messages: larger ones are skipped."""
 HEAD = RECORD.size + FIELDS_SIZE
 
@@ -247,7 +249,7 @@ class Recording:
                     break
                 channel, entries = Fields(head[RECORD.size :]).numbers("HI")
                 if op in (Op.DATA_END, Op.FOOTER):
-                    # What has another length, or is elsewhere, was another record, and more may follow.
+                    # One of another length, or not at the end, is a record that damage changed: more may follow.
                     is_end = length == 4 if op == Op.DATA_END else end == size - len(MAGIC)
                     self.data_end, self.is_complete = end, self.is_complete and is_end
                     break
@@ -259,12 +261,12 @@ class Recording:
                 elif op == Op.MESSAGE_INDEX:
                     chunk = self.chunks[-1] if self.chunks else Chunk(0, 0)
                     if chunk.is_loose or position != chunk.start + chunk.size + chunk.index_size:
-                        self.is_complete, position = False, end  # that of a chunk which damage made another record
-                        continue
-                    self._take(1)
-                    count = min(entries, length) // INDEX_ENTRY
-                    chunk.counts[channel] = chunk.counts.get(channel, 0) + count
-                    chunk.index_size, chunk.is_counted = end - chunk.start - chunk.size, True
+                        self.is_complete = False  # that of a chunk which damage made another record
+                    else:
+                        self._take(1)
+                        count = min(entries, length) // INDEX_ENTRY
+                        chunk.counts[channel] = chunk.counts.get(channel, 0) + count
+                        chunk.index_size, chunk.is_counted = end - chunk.start - chunk.size, True
                 elif op in (Op.ATTACHMENT, Op.METADATA):
                     self._take(1)
                     (self.attachments if op == Op.ATTACHMENT else self.metadata).append((position, end - position))
@@ -415,7 +417,7 @@ def spans(data: Data) -> Iterator[tuple[int, int, int, bytes]]:
 def records(data: Data) -> Iterator[tuple[int, memoryview]]:
     """Yield opcodes and contents of records that are no messages, nor too large. Raises Damaged as ``spans`` does."""
     for op, start, end, _ in spans(data):
-        if op != Op.MESSAGE and end - start < LARGEST:
+        if op != Op.MESSAGE and end - start < LARGEST_RECORD:
             yield op, memoryview(data.read(start, end - start))
 
 

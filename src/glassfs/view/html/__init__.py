@@ -5,8 +5,8 @@ text. This module has the page of a table whose rows describe things: the episod
 containers there. Rows, up to MOST_ROWS and MOST_BYTES, link to the pages of episodes, or to the directories of other
 things. They are made when the size is first needed, one block of records at a time. All containers have the same page,
 with the rows in ``data.js``. That of a folder has them in itself, as its ``data.js`` could be any file.
- Scripts and styles are files of this package, embedded in pages; ``data.js``
-beside a page is loaded by it. Any thread.
+
+Scripts and styles are files of this package, embedded in pages; ``data.js`` beside a page is loaded by it. Any thread.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def show(content: Recording | Table, cache: BlockCache, key: Key) -> Iterator[Sh
     if isinstance(content, Recording):
         yield from episode.shown(content, cache, key)
     else:
-        yield from shown(content, cache, key)
+        yield from _of_table(content, cache, key)
 
 
-def shown(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
+def _of_table(table: Table, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Yield the page, or nothing for a table whose rows have no directories."""
     if table.records is None:
         return
