@@ -65,7 +65,7 @@ def test_references_are_paths_and_bytes(tmp_path: Path, user_block: int) -> None
         assert lines_of(opened["many.jsonl"].bytes()) == ["/é %"] * 300
         path = lines_of(opened["made.jsonl"].bytes())[0]
         assert lines_of(opened["regions.jsonl"].bytes()) == [
-            f"{path}[1:3, 0:5:2]", f"{path}[2:3, 0:6]", f"{path}[...]",
+            f"{path}[1:3, 0:5]…", f"{path}[2:3, 0:6]", f"{path}[0:4, 0:6]",
             f"{path}[0:4, 0:4]…", None,
         ]
         assert opened["soft.jsonl"].bytes() == opened["made.jsonl"].bytes()
@@ -190,7 +190,7 @@ def test_long_doubles_are_bytes(tmp_path: Path) -> None:
         raw = np.frombuffer(opened["made.bin"].bytes(), np.longdouble).reshape(2, 2)
         assert np.array_equal(raw, numbers)
         found = opened["made.bin"].attributes
-        assert found["shape"] == "[2, 2]" and found["reason"].startswith("NumPy has no type")
+        assert found["shape"] == "[2, 2]"
 
 
 # MATLAB

@@ -304,7 +304,6 @@ def test_a_stream_may_go_on_behind_what_is_declared(make: Callable[..., Path]) -
     struct.pack_into("<qii", data, place, tail, len(stream), 32)
     container = open_bytes(bytes(data))
     assert array_of(container, "columns/A")[16:].tolist() == [0, 1, 2, 3]
-    assert any("is longer than the declared 32 bytes" in fault.reason for fault in container.check())
 
 
 def test_blocks_may_be_longer_than_their_values_and_shared(make: Callable[..., Path]) -> None:
@@ -314,8 +313,6 @@ def test_blocks_may_be_longer_than_their_values_and_shared(make: Callable[..., P
     struct.pack_into("<qii", data, place + 16, offset, 64, 64)
     container = open_bytes(bytes(data))
     assert array_of(container, "columns/A").tolist() == [*range(8), *range(8), *range(16, 20)]
-    reasons = [fault.reason for fault in container.check()]
-    assert "2 bytes follow its values" in reasons and "stores 70 bytes, but declares 66" in reasons
 
 
 def vectors(length: int, lengths: list[int], counts: list[int], total: int, indices: list[int], values: int) -> bytes:
@@ -353,11 +350,11 @@ def test_damaged_vectors_are_damage(make: Callable[..., Path], size: int, block:
             content.data.whole()
 
 
-def test_surplus_indices_are_ignored_and_found(make: Callable[..., Path]) -> None:
+def test_surplus_indices_are_ignored(make: Callable[..., Path]) -> None:
     block = vectors(4, [], [-1, 1, 2], 5, [1, 0, 3, 77, 5], 7)
     container = open_path(make(lambda view: raw_column(view, block, vector("Single", 4))))
     assert array_of(container, "columns/v").tolist() == [[0, 1, 2, 3], [0, 4, 0, 0], [5, 0, 0, 6]]
-    assert [fault.reason for fault in container.check()] == ["2 indices are used by no row"]
+    assert list(container.check()) == []
 
 
 # -- memory ----------------------------------------------------------------------------------------

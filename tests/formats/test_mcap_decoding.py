@@ -17,8 +17,8 @@ from writers.mcap import Cdr, McapWriter
 
 import glassfs
 from glassfs.errors import Damaged, NotInstalled
-from glassfs.formats.mcap.decoders import decoder_of
 from glassfs.formats.mcap.definitions import DEEPEST, LARGEST, MOST_FIELDS, plan_of
+from glassfs.formats.mcap.fields import decoder_of
 from glassfs.formats.mcap.recording import Schema
 from tests.formats.mcap_files import START, STORE, Message, files, write
 

@@ -14,7 +14,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 
 import glassfs
 from glassfs.errors import Damaged, NotInstalled
-from glassfs.formats.mcap.decoders import decoder_of
+from glassfs.formats.mcap.fields import decoder_of
 from glassfs.formats.mcap.protobuf import _is_repeated
 from glassfs.formats.mcap.recording import Schema
 from tests.formats.mcap_files import START, Message, files, picture, write

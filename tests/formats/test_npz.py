@@ -176,15 +176,15 @@ def test_hostile_names_are_only_names(tmp_path: Path) -> None:
     assert set(glassfs.open(path)) == shown
 
 
-@pytest.mark.parametrize(("method", "shown"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "LZMA")])
-def test_other_methods_cost_their_member(tmp_path: Path, method: int, shown: str) -> None:
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_other_methods_cost_their_member(tmp_path: Path, method: int) -> None:
     info = zipfile.ZipInfo("b.npy")
     info.compress_type = method
     path = tmp_path / "a.npz"
     path.write_bytes(zipped(("a.npy", X), (info, X), ("c.npy", Y)))
     opened = glassfs.open(path)
     assert opened["a.npy"].bytes() == X and opened["c.npy"].bytes() == Y
-    with pytest.raises(NotInstalled, match=rf"b\.npy: is compressed with {shown}: write it with numpy\.savez"):
+    with pytest.raises(NotInstalled, match=rf"b\.npy: is compressed with method {method}: write it with numpy\.savez"):
         opened["b.npy"].bytes()
 
 

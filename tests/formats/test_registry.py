@@ -131,18 +131,12 @@ ARCHIVE = io.BytesIO()
 with tarfile.open(fileobj=ARCHIVE, mode="w") as made:
     made.addfile(tarfile.TarInfo("x"))
 
+PAGE = "is an HTML page, or another answer of a server, such as one about an error: download the file again"
 MISTAKEN = {
     "pointer.safetensors": (POINTER, "is a pointer of Git LFS to 4,294,967 bytes, not the file: run git lfs pull"),
     "annexed.h5": (b"/annex/objects/SHA256E-s9--0a.h5\n", "is a pointer of git-annex, not the file: run git annex get"),
-    "page.kdb": (b"\n<!DOCTYPE html>\n<html>", "is an HTML page, such as one about an error: download the file again"),
-    "denied.npz": (
-        b'<?xml version="1.0"?><Error>',
-        "is an XML document, such as the answer of a server about an error: download the file again",
-    ),
-    "answer.idv": (
-        b'{"error": "Repository not found"}',
-        "is the answer of a server about an error (JSON): download the file again",
-    ),
+    "page.kdb": (b"\n<!DOCTYPE html>\n<html>", PAGE),
+    "denied.npz": (b'<?xml version="1.0"?><Error>', PAGE), "answer.idv": (b'{"error": "Repository not found"}', PAGE),
     "packed.h5": (gzip.compress(b"data"), "is compressed with gzip: decompress it first"),
     "packed.kas": (lzma.compress(b"data"), "is compressed with xz: decompress it first"),
     "packed.kdb": (bz2.compress(b"data"), "is compressed with bzip2: decompress it first"),

@@ -16,7 +16,7 @@ import pytest
 from writers.wshard import WShardWriter, pack_residual, write_chunked, write_manifest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blob, Container, Guessed, Json
+from glassfs.content import Array, Blob, Container, Json
 from glassfs.errors import Damaged, Refused, Unavailable
 from glassfs.formats.registry import Opening, open_container
 from tests.formats.exercise import peak_memory
@@ -68,10 +68,10 @@ def test_impossible_headers_are_refused_with_the_reason(field: str, value: int, 
 
 
 @pytest.mark.parametrize("field", ["alignment", "compression", "total_size", "schema_offset"])
-def test_wrong_but_unused_header_fields_are_reported(field: str) -> None:
+def test_wrong_but_unused_header_fields_cost_nothing(field: str) -> None:
     container = open_bytes(with_header(sound(), **{field: 7}))
     assert np.array_equal(array_of(container, "signal/x"), ARRAY)
-    assert "header" in faults_of(container)
+    assert ("header" in faults_of(container)) == (field == "total_size")
 
 
 def test_truncated_files_keep_the_blocks_that_are_whole() -> None:
@@ -351,19 +351,6 @@ def test_blocks_that_differ_between_parts_are_not_joined(tmp_path: Path) -> None
     assert b"chunks/0001/signal/other" in found
     assert set(omitted_in(container.root)) == {"signal/other", "late"}
     assert {"signal/other", "late"} <= set(faults_of(container))
-
-
-def test_guesses_are_joined_if_all_parts_have_the_same(tmp_path: Path) -> None:
-    whole = np.arange(16, dtype="<f4").reshape(8, 2)
-    container = in_parts(tmp_path, 4, *(
-        channels_of({"pose": part}, **{"omen/pose/model": part.tobytes(), "omen/other/model": other})
-        for part, other in ((whole[:4], b"1"), (whole[4:], whole[4:].tobytes()))
-    ))
-    found, other = only(container, "omen/pose/model"), only(container, "omen/other/model")
-    assert isinstance(found, Guessed) and found.data.whole() == whole.tobytes()
-    assert np.array_equal(values_of(found.likely), whole)
-    assert found.attributes()["shape"] == "[8, 2]"
-    assert type(other) is Blob
 
 
 # Parts and stores: many parts, descriptors that run out, links.

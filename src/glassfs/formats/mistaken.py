@@ -11,8 +11,7 @@ from collections.abc import Sequence
 # The specification of pointers by git-lfs, and "pointer file" in the internals of git-annex.
 _LFS = re.compile(rb"version https://[a-z.-]+/spec/v1\n(?:[^\n]*\n)*?size (\d{1,20})\n")
 _ANNEX = re.compile(rb"/annex/objects/[^\n/]+\n?")
-_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype html|html|head|body)[\s>]", re.IGNORECASE)
-_XML = re.compile(rb"(?:\xef\xbb\xbf)?\s*<\?xml ")
+_PAGE = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?:<(?:!doctype html|html|head|body)[\s>]|<\?xml )", re.IGNORECASE)
 _ANSWER = re.compile(rb'\s*\{\s*"(?:error|errors|message|detail)"\s*:')
 _COMPRESSED = (
     (b"\x1f\x8b\x08", "gzip"), (b"\x28\xb5\x2f\xfd", "Zstandard"), (b"\xfd7zXZ\0", "xz"), (b"BZh", "bzip2"),
@@ -26,12 +25,8 @@ def mistaken(head: bytes) -> str | None:
         return f"is a pointer of Git LFS to {int(pointer[1]):,} bytes, not the file: run git lfs pull"
     if _ANNEX.fullmatch(head):
         return "is a pointer of git-annex, not the file: run git annex get"
-    if _PAGE.match(head):
-        return "is an HTML page, such as one about an error: download the file again"
-    if _XML.match(head):
-        return "is an XML document, such as the answer of a server about an error: download the file again"
-    if _ANSWER.match(head):
-        return "is the answer of a server about an error (JSON): download the file again"
+    if _PAGE.match(head) or _ANSWER.match(head):
+        return "is an HTML page, or another answer of a server, such as one about an error: download the file again"
     for magic, name in _COMPRESSED:
         if head.startswith(magic):
             return f"is compressed with {name}: decompress it first"

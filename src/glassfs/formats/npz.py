@@ -24,7 +24,6 @@ from glassfs.source import SourceFile
 LOCAL = b"PK\3\4"
 LOCAL_HEADER = struct.Struct("<4sHHHHHLLLHH")
 CODECS = {0: NONE, 8: DEFLATE}
-METHODS = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "XZ", 98: "PPMd", 99: "AES"}
 ENCRYPTED, UTF8 = 0x41, 0x800
 """Flags of an entry."""
 ENTRY_COST = 12
@@ -118,8 +117,7 @@ class Archive:
             return "is encrypted, and glassfs reads no encrypted members"
         codec = CODECS.get(entry.method)
         if codec is None:
-            method = METHODS.get(entry.method, f"method {entry.method}")
-            return f"is compressed with {method}: write it with numpy.savez or numpy.savez_compressed"
+            return f"is compressed with method {entry.method}: write it with numpy.savez or numpy.savez_compressed"
         if entry.offset + LOCAL_HEADER.size + entry.stored > entry.limit:
             return "its bytes overlap another member or the central directory"
         if codec == NONE and entry.stored != entry.size:

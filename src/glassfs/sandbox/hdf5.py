@@ -35,8 +35,7 @@ from glassfs.sandbox.hdf5_references import (
     mappings,
     named_files,
 )
-from glassfs.sandbox.hdf5_types import member_type, memory_type
-from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, text_of
+from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, member_type, memory_type, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
 from glassfs.sizes import PIECE
 
@@ -96,6 +95,8 @@ class _Container:
         """The object that was used last, behind the groups on its path."""
         self._plain = PlainDatasets(self._file.userblock_size)
         self._referred = Referred(self._file.id)
+        self._has_sizes = False
+        """Whether the caller asks for the stored sizes of all datasets."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
         with _demanding_filters(lambda: self._opened[-1][1]):
@@ -134,9 +135,9 @@ class _Container:
 
         With ``sizes`` all datasets have their stored sizes, also those for which an index of chunks is read.
         """
-        page = _Page()
-        total, entries = self._entries(path, first, count, page, sizes)
-        inner = self._below(path, entries, page, sizes=sizes) if len(entries) == total else []
+        page, self._has_sizes = _Page(), sizes
+        total, entries = self._entries(path, first, count, page)
+        inner = self._below(path, entries, page) if len(entries) == total else []
         return {"count": total, "entries": entries, "inner": inner, "types": page.types}, ()
 
     def _prepare(self, paths: list[list[str]], names: list[str], skipped: list[str]) -> Answer:
@@ -145,7 +146,7 @@ class _Container:
         Groups of many objects are left out, those that cannot be listed, and below groups called like one of
         ``skipped``.
         """
-        page, found, attributes = _Page(), list[Any](), list[Any]()
+        page, found, attributes, self._has_sizes = _Page(), list[Any](), list[Any](), False
         for path in paths:
             with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
                 total, entries = self._entries(path, 0, FEW_OBJECTS, page)
@@ -160,7 +161,6 @@ class _Container:
 
     def _below(
         self, path: list[str], entries: list[dict[str, Any]], page: _Page, skipped: Sequence[str] = (),
-        sizes: bool = False,
     ) -> list[tuple[list[str], list[dict[str, Any]]]]:
         """Return the paths and the objects of groups below one with these objects, while that are few."""
         left = FEW_OBJECTS - len(entries)
@@ -174,13 +174,13 @@ class _Container:
                     left -= 1 + entry["links"]
                     below = [*parent, entry["name"]]
                     with suppress(OSError, RuntimeError, ValueError, LookupError):  # as asking for it will show
-                        links, objects = self._entries(below, 0, FEW_OBJECTS, page, sizes)
+                        links, objects = self._entries(below, 0, FEW_OBJECTS, page)
                         if len(objects) == links:
                             known.append((below, objects))
         return known[1:]
 
     def _entries(
-        self, path: list[str], first: int, count: int, page: _Page, sizes: bool = False,
+        self, path: list[str], first: int, count: int, page: _Page,
     ) -> tuple[int, list[dict[str, Any]]]:
         """Return the number of links in a group, and descriptions of some: at least one, unless there is none."""
         group = self._found(path)
@@ -195,7 +195,7 @@ class _Container:
         for link in links[first : first + count]:
             if found and page.left < 0:
                 break
-            found.append(page.added(self._described_link(group, *link, sizes)))
+            found.append(page.added(self._described_link(group, *link)))
         return len(links), found
 
     def _chunks(self, path: list[str], most: int) -> Answer:
@@ -263,12 +263,12 @@ class _Container:
                 found[name] = {"unreadable": _reason(error)}
         return found, ()
 
-    def _described_link(self, group: Any, name: bytes, kind: int, address: int, sizes: bool) -> dict[str, Any]:
+    def _described_link(self, group: Any, name: bytes, kind: int, address: int) -> dict[str, Any]:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
         try:
             if kind == h5l.TYPE_HARD:
                 plain = self._plain.described(group.id, address)
-                return found | (plain or self._described(h5o.open(group, name), sizes))
+                return found | (plain or self._described(h5o.open(group, name)))
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
                 final = self._final(group, target)
@@ -295,17 +295,17 @@ class _Container:
         except Exception:
             return None
 
-    def _described(self, found: Any, has_sizes: bool = False) -> dict[str, Any]:
+    def _described(self, found: Any) -> dict[str, Any]:
         facts = h5o.get_info(found)
         known = {"address": facts.addr, "names": facts.rc, "attributes": facts.num_attrs}
         if isinstance(found, h5g.GroupID):
             meaning = _marked(found, _MEANINGS) if facts.num_attrs else ""
             return {"kind": "group", "links": found.get_num_objs(), "meaning": meaning, **known}
         if isinstance(found, h5d.DatasetID):
-            return {"kind": "dataset", **known, **self._described_dataset(found, facts.num_attrs, has_sizes)}
+            return {"kind": "dataset", **known, **self._described_dataset(found, facts.num_attrs)}
         return {"kind": "type", **known}
 
-    def _described_dataset(self, dataset: Any, attributes: int, has_sizes: bool) -> dict[str, Any]:
+    def _described_dataset(self, dataset: Any, attributes: int) -> dict[str, Any]:
         properties = dataset.get_create_plist()
         kind = dataset.get_type()
         layout = _LAYOUTS.get(properties.get_layout(), "unknown")
@@ -322,7 +322,7 @@ class _Container:
             return found
         if attributes and h5a.exists(dataset, b"MATLAB_class"):
             found |= described_matlab(dataset, found)
-        if layout == "contiguous" or has_sizes:  # the library reads all of an index of chunks for their size
+        if layout == "contiguous" or self._has_sizes:  # the library reads all of an index of chunks for their size
             found["stored"] = dataset.get_storage_size()
         if layout == "contiguous":
             # Behind a user block data that are not allocated have an offset as well.

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from h5py import h5i, h5s
 
-from glassfs.sandbox.hdf5_types import described_type
-from glassfs.sandbox.hdf5_values import Id, declared
+from glassfs.sandbox.hdf5_values import Id, declared, described_type
 
 MOST_TYPES = 32
 """Types of a container that are recognized: describing one takes ten times as long."""
@@ -122,8 +121,8 @@ def stored_chunks(dataset: Any, most: int) -> bytes:
     """Return number, offset, size and filter mask of each stored chunk, as 64-bit integers, by rising numbers.
 
     A chunk's number counts the chunks of the whole dataset in C order. The size of a chunk that the library lists, but
-    does not find by its key, is 0. Raises ValueError if there are more than
-    ``most``, or if they are listed in another order or place.
+    does not find by its key, is 0. Raises ValueError if there are more than ``most``, if they are listed in another
+    order or place, or if two of them overlap.
     """
     chunks = dataset.get_num_chunks()
     if chunks > most:
@@ -155,6 +154,11 @@ def stored_chunks(dataset: Any, most: int) -> bytes:
         starts = range(first, first + places.nbytes, step)
         lost = [_size_at(dataset, at) != size for at, size in zip(starts, rows[:, 2].tolist(), strict=True)]
         rows[lost, 2] = 0
+    # Sorted by offset, a chunk that begins before the end of the previous one overlaps it. No writer shares bytes
+    # between chunks: one of the two places is wrong, and nothing says which.
+    ordered = rows[np.argsort(rows[:, 1], kind="stable")]
+    if (ordered[1:, 1] - ordered[:-1, 1] < ordered[:-1, 2]).any():
+        raise ValueError("lists two chunks that overlap in the file")
     return rows.tobytes()
 
 

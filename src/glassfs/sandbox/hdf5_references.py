@@ -84,18 +84,13 @@ class Referred:
 
 
 def selection_text(space: Any) -> str:
-    """Return a selection as Python writes it: ``[0:4, 1:9:2]``. What is no regular box has the one around it and ``…``.
+    """Return the box around a selection as Python writes it: ``[0:4, 1:9]``; with ``…`` if that has further elements.
     """
-    if not space.get_select_npoints():
-        return "[]"
-    try:
-        axes, rest = _axes(space), ""
-    except ValueError:
-        axes, rest = [[first, 1, last + 1 - first] for first, last in zip(*space.get_select_bounds(), strict=True)], "…"
-    if axes is None:
-        return "[...]"
-    parts = [f"{start}:{start + step * (n - 1) + 1}" + (f":{step}" if step > 1 else "") for start, step, n in axes]
-    return f"[{', '.join(parts)}]{rest}"
+    selected = space.get_select_npoints()
+    bounds = list(zip(*space.get_select_bounds(), strict=True)) if selected else []
+    is_box = selected == prod(last + 1 - first for first, last in bounds)
+    box = ", ".join(f"{first}:{last + 1}" for first, last in bounds)
+    return f"[{box}]" if is_box or not selected else f"[{box}]…"
 
 
 def links_of(group: Any, most: int) -> list[Link]:

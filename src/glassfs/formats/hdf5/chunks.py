@@ -73,19 +73,6 @@ class ChunkIndex:
         return int.from_bytes(self._data.read(at * RECORD.size, 8), "little")
 
 
-def checked_index(raw: bytearray) -> bytearray:
-    """Return the index. Raises Damaged if two chunks have the same number, or the same bytes."""
-    numbers, offsets, sizes, _ = np.frombuffer(raw, np.uint64).reshape(-1, 4).T
-    if (numbers[1:] <= numbers[:-1]).any():
-        raise Damaged("two of its chunks have the same place")
-    # Sorted by offset, a chunk that begins before the end of the previous one overlaps it. No writer shares bytes
-    # between chunks: one of the two places is wrong, and nothing says which.
-    order = np.argsort(offsets, kind="stable")
-    if (offsets[order][1:] - offsets[order][:-1] < sizes[order][:-1]).any():
-        raise Damaged("two of its chunks overlap in the file")
-    return raw
-
-
 def filled(fill: bytes, size: int) -> Data:
     """Return ``size`` bytes of elements that are all ``fill``."""
     return Converted(Zeros(size // len(fill)), 1, len(fill), size, lambda raw: fill * len(raw))

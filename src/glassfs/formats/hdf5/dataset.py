@@ -26,7 +26,7 @@ from glassfs.content import (
 )
 from glassfs.errors import LeftOut, NotInstalled, TooLarge
 from glassfs.formats.hdf5 import compounds, elements, filters, images
-from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, checked_index, filled, in_slabs, place_of
+from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, filled, in_slabs, place_of
 from glassfs.formats.hdf5.compounds import Convert, Structures
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
@@ -77,8 +77,6 @@ def members(asked: DatasetRequests, dataset: Dataset) -> Iterator[Member]:
         if kind.text == "reference":
             yield Member((name,), _text(asked, dataset))
         facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
-        if kind.text not in ("opaque", "reference"):
-            facts["reason"] = "NumPy has no type that holds these values exactly on every machine"
         yield Member((name,), Blob(name, _stored_data(asked, dataset, None, dataset.item), facts=facts))
     elif kind.base is not None:
         runs = _runs(asked, dataset)
@@ -154,13 +152,7 @@ def column(
 def _array(asked: DatasetRequests, dataset: Dataset) -> Array:
     kind = dataset.kind
     shape = dataset.shape + kind.dims
-    facts = {"layout": dataset.layout}
-    if dataset.chunks:
-        facts["chunks"] = str(list(dataset.chunks))
-    if dataset.filters:
-        facts["filters"] = ", ".join(one.name or str(one.code) for one in dataset.filters)
-    if _missing_filter(asked, dataset):
-        facts["readable"] = "false"
+    facts = {"readable": "false"} if _missing_filter(asked, dataset) else None
     modality = "rgb" if dataset.is_image else None
     data = array_data(asked, dataset)
     return Array(asked.path[-1], data, kind.shown, shape, kind.text, modality, facts=facts)
@@ -210,7 +202,7 @@ def _raw_data(asked: DatasetRequests, dataset: Dataset) -> Data:
     # A stored chunk takes eight bytes or more in the index of the file.
     most = min(dataset.most_chunks, asked.source.size // 8) * RECORD.size
     index = ChunkIndex(Rendered(
-        asked.cache, asked.key("chunks"), lambda: checked_index(asked.answers.chunks(asked.path)),
+        asked.cache, asked.key("chunks"), lambda: asked.answers.chunks(asked.path),
         cost=2 * min(most, asked.allowance.size),
     ))
     return in_slabs(asked.cache, Chunked(asked.source, asked.cache, index, dataset), asked.key("slab"))

@@ -1,10 +1,10 @@
 """ML.NET's binary data view (``.idv``): a table in blocks of rows, each column encoded and compressed on its own.
 
-Modules, lowest first: ``runs`` decodes sequences of values, ``codecs`` parses column types, ``blocks`` decompresses
-blocks and decodes their vectors, ``columns`` serves byte ranges of columns, ``table`` parses header and tables,
-and this module makes contents, and finds errors that reading does not reveal: ML.NET's loader ignores these too (bytes
-after the values of a block or after a DEFLATE stream, unused indices, keys without a value, names of slots that do not
-exist; §3, §5, §6, §8.4). Any thread may use opened files.
+Modules, lowest first: ``runs`` parses column types and decodes sequences of values, ``blocks`` decompresses blocks and
+decodes their vectors, ``columns`` serves byte ranges of columns, ``table`` parses header and tables,
+and this module makes contents, and finds errors that reading does not reveal: bytes that belong to nothing, keys
+without a value, names of slots that do not exist (§3, §6). What follows the values of a block, or its DEFLATE stream,
+is ignored, as in ML.NET. Any thread may use opened files.
 
 A file with a wrong header or table of contents is refused. A column with an unknown codec or compression, or with
 impossible parameters, is listed in the schema but has no file. Damaged metadata cost only themselves; a damaged block
@@ -13,20 +13,17 @@ its own rows, and the sizes of a column whose sizes only blocks give. Byte layou
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import islice
 from typing import Any, cast
 
-from glassfs.codec import compression, deflate
 from glassfs.content import (
     Array,
     Container,
     Data,
     Document,
-    Extent,
     Fault,
     Group,
     Member,
@@ -45,9 +42,8 @@ from glassfs.content.summary import INTEGER
 from glassfs.content.table import WIDEST
 from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, located
-from glassfs.formats.idv.codecs import DENSE_SLOTS, INT32
 from glassfs.formats.idv.columns import ColumnValues, Indices, row_ends, text_rows, text_slots
-from glassfs.formats.idv.runs import Item, Texts, shown
+from glassfs.formats.idv.runs import DENSE_SLOTS, INT32, Item, Texts, shown
 from glassfs.formats.idv.table import (
     SIGNATURE,
     TAIL,
@@ -275,14 +271,6 @@ def _table_columns(opened: IdvFile) -> Iterator[TableColumn]:
                 yield TableColumn(title, Ragged(key, data, dtype, ends, "<i8", blocks.rows))
 
 
-def _hint(head: bytes) -> str | None:
-    if head[4:12] == SIGNATURE:
-        return "is an ML.NET data view after a 4-byte length, as embedded in ML.NET models"
-    if head[:8] == SIGNATURE[::-1]:
-        return "starts with the signature of an ML.NET data view in reverse"
-    return None
-
-
 def faults(opened: IdvFile) -> Iterator[Fault]:
     """Yield every error except those that reading the contents reports."""
     yield from _table_faults(opened)
@@ -335,8 +323,7 @@ def _layout(opened: IdvFile) -> Iterator[tuple[int, int, str]]:
 
 def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
     for number in range(blocks.count):
-        with suppress(Damaged):
-            yield from _block_faults(blocks, number, f"{place}, block {number}")
+        yield from _text_faults(blocks, number, f"{place}, block {number}")
     item, above = blocks.codec.item, 0
     if item.count is None:
         return
@@ -348,49 +335,16 @@ def _column_faults(blocks: Blocks, place: str) -> Iterator[Fault]:
             yield Fault(place, f"{above} keys exceed their count of {item.count}")
 
 
-def _block_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
-    vectors = blocks.vectors(number)
-    run = vectors.run(blocks.codec.item)
-    if vectors.unused_indices:
-        yield Fault(place, f"{vectors.unused_indices} indices are used by no row")
-    if run.end < run.block.size:
-        yield Fault(place, f"{run.block.size - run.end} bytes follow its values")
-    if isinstance(run, Texts) and not run.is_utf8:
-        yield Fault(place, "has text that is not UTF-8")
-    offset, length, _ = blocks.locate(number)
-    extent = Extent(blocks.file.source, offset, length)
-    if blocks.compression == compression.DEFLATE_PREFIX:
-        yield from _stream_faults(extent, run.block.size, place)
-    elif length > run.block.size:
-        yield Fault(place, f"stores {length} bytes, but declares {run.block.size}")
-
-
-def _stream_faults(extent: Extent, size: int, place: str) -> Iterator[Fault]:
-    """Yield errors after the first ``size`` bytes of a DEFLATE stream."""
-    decoder, stored, given = deflate.inflater(), extent.pieces(), 0
-    try:
-        for raw in deflate.inflated(decoder, stored):
-            given += len(raw)
-            if given > size:
-                yield Fault(place, f"its stream is longer than the declared {size} bytes")
-                return
-    except Damaged as error:
-        yield Fault(place, f"its stream is damaged: {error.reason}")
-        return
-    left = len(decoder.unused_data) + sum(map(len, stored))
-    if not decoder.eof:
-        yield Fault(place, "its stream has no end")
-    elif left:
-        yield Fault(place, f"{left} bytes follow its stream")
+def _text_faults(blocks: Blocks, number: int, place: str) -> Iterator[Fault]:
+    with suppress(Damaged):
+        run = blocks.vectors(number).run(blocks.codec.item) if blocks.codec.item.is_text else None
+        if isinstance(run, Texts) and not run.is_utf8:
+            yield Fault(place, "has text that is not UTF-8")
 
 
 def _metadata_faults(opened: IdvFile, column: ColumnEntry, place: str) -> Iterator[Fault]:
-    kinds: Counter[bytes] = Counter()
     try:
         for entry in opened.metadata(column):
-            kinds[entry.kind] += 1
-            if kinds[entry.kind] == 2:
-                yield Fault(place, f"has {shown(entry.kind)} more than once")
             yield from _value_faults(opened, column, entry, f"{place}/{_text(entry.kind)}")
     except Damaged as error:
         yield Fault(place, f"its table {error.reason}")
@@ -401,9 +355,7 @@ def _value_faults(opened: IdvFile, column: ColumnEntry, entry: MetadataEntry, pl
         if is_damage(entry.fault):
             yield Fault(place, entry.fault)
         return
-    blocks = opened.value(column, entry)
-    with suppress(Damaged):
-        yield from _block_faults(blocks, 0, place)
+    yield from _text_faults(opened.value(column, entry), 0, place)
     codec, size = column.codec, entry.codec.size
     if column.fault or entry.codec.dimensions is None or not size:
         return
@@ -417,4 +369,4 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
-FORMAT = Format("idv", lambda head: head.startswith(SIGNATURE), open_idv, _hint)
+FORMAT = Format("idv", lambda head: head.startswith(SIGNATURE), open_idv)

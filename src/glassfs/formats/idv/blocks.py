@@ -24,8 +24,7 @@ from glassfs.codec import compression
 from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Damaged, GlassfsError
-from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.runs import Block, Item, ValueRun
+from glassfs.formats.idv.runs import Block, Codec, Item, ValueRun
 from glassfs.lazy import NDArray, np
 from glassfs.lru import LRU
 from glassfs.sizes import PIECE
@@ -203,7 +202,7 @@ class Vectors:
         self.block = block
         self._runs: dict[str, ValueRun] = {}
         if codec.dimensions is None:
-            self.is_dense, self._length, self.base, self.unused_indices = True, 1, 0, 0
+            self.is_dense, self._length, self.base = True, 1, 0
             self.elements = self.stored = block.rows
             return
         self._length = block.integer(4)
@@ -224,7 +223,6 @@ class Vectors:
         total = block.integer(self._indices_at - 4)
         if total < indices:
             raise block.damage(f"declares {total} indices, but its rows use {indices}")
-        self.unused_indices = total - indices
         self.base = self._indices_at + 4 * total
         block.demand(self.base + codec.item.form.stored_size(codec.item, self.stored))
         if not self.is_dense and not is_header:

@@ -16,8 +16,7 @@ from glassfs.content import Data, Location, Made, Parted, Records, Regular, Slic
 from glassfs.content.data import SizedData
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks, Vectors
-from glassfs.formats.idv.codecs import INT32
-from glassfs.formats.idv.runs import Item, Texts
+from glassfs.formats.idv.runs import INT32, Item, Texts
 from glassfs.lazy import NDArray, np
 from glassfs.once import once
 from glassfs.sizes import PIECE

@@ -15,10 +15,9 @@ from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, Refused
-from glassfs.formats.idv import codecs, runs
+from glassfs.formats.idv import runs
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, BlockLocation, Blocks, BlockSource, located
-from glassfs.formats.idv.codecs import Codec
-from glassfs.formats.idv.runs import Item, shown
+from glassfs.formats.idv.runs import Codec, Item, shown
 from glassfs.source import Reader, Source
 from glassfs.source.reader import WINDOW
 
@@ -138,7 +137,7 @@ class IdvFile:
     def _column(self, reader: Reader, number: int) -> ColumnEntry:
         try:
             name = runs.string(reader.take)
-            codec_name, parameters = runs.codec(reader.take)
+            codec_name, parameters = runs.stored_codec(reader.take)
             packing = reader.u8()
             rows_per_block = runs.varint(reader.take) & 0xFFFF_FFFF
         except Damaged as error:
@@ -154,7 +153,7 @@ class IdvFile:
     def _codec(self, name: bytes, parameters: bytes, packing: int) -> tuple[Codec, str | None]:
         """Return a codec, and why values with it and this compression cannot be read, or None."""
         try:
-            codec = codecs.describe(name, parameters)
+            codec = runs.describe(name, parameters)
         except Damaged as error:
             return UNKNOWN, error.reason
         return codec, None if packing in COMPRESSIONS else f"unknown compression: {packing}"
@@ -220,7 +219,7 @@ class IdvFile:
         kind = runs.string(reader.take)
         if not kind:
             raise reader.damage("has an entry without a name")
-        codec_name, parameters = runs.codec(reader.take)
+        codec_name, parameters = runs.stored_codec(reader.take)
         packing, offset = reader.unpack("<Bq")
         length = runs.varint(reader.take)
         codec, fault = self._codec(codec_name, parameters, packing)

@@ -30,13 +30,6 @@ def recognises(head: Head) -> bool:
     return head.startswith(MAGICS) or text.recognises(head)
 
 
-def hint(head: bytes) -> str | None:
-    """Return why a file that starts much like an iKv document is not one, or None."""
-    if head[:4].lower() in (b"ikv1", b"ikv2"):
-        return "starts like an iKv document, but is neither a binary nor a valid text document"
-    return None
-
-
 def open_ikv(opening: Opening) -> Container:
     """Open a document of any form. Raises Damaged or Refused."""
     source = opening.source
@@ -111,4 +104,4 @@ def _open_indexed(opening: Opening, fields: NodeReader) -> Container:
     return Container("ikv", "2", Group(b"", lambda: members), [opening.source], facts, root.faults)
 
 
-FORMAT = Format("ikv", recognises, open_ikv, hint)
+FORMAT = Format("ikv", recognises, open_ikv)

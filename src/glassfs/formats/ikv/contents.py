@@ -217,7 +217,6 @@ class IndexedRoot:
         """Return the document without its bad entries."""
         decoder = Decoder(self._source, "document")
         values: dict[str | bytes, Any] = {}
-        known: dict[NodeSpan, tuple[Any, int]] = {}  # values of objects and arrays, which entries may share
         for raw, node in self._named_nodes():
             key = decoder.key(raw)
             values.pop(key, None)
@@ -225,15 +224,7 @@ class IndexedRoot:
                 self._measured(node, f"root/{shown(raw)}")
             except (Damaged, TooLarge):
                 continue
-            if node in known:
-                values[key], rendered = known[node]
-                decoder.spend(rendered, 0)
-            else:
-                before = decoder.rendered
-                values[key] = decoder.value(node, depth=1)
-                if node.tag in (nodes.OBJECT, nodes.ARRAY) and node.end - node.start >= self.SMALL:
-                    decoder.spend(0, 2 * OBJECT)
-                    known[node] = values[key], decoder.rendered - before
+            values[key] = decoder.value(node, depth=1)
             decoder.spend(9, 50)
         return values
 
@@ -310,10 +301,9 @@ class Decoder:
     """
 
     def __init__(self, source: Source, what: str) -> None:
-        self.rendered = 0
         self._source = source
         self._what = what
-        self._taken = 0
+        self._rendered = self._taken = 0
         self._keys: dict[str | bytes, str | bytes] = {}
 
     def value(self, node: NodeSpan, depth: int = 0) -> Any:
@@ -322,9 +312,9 @@ class Decoder:
 
     def spend(self, rendered: int, taken: int) -> None:
         """Count ``rendered`` more bytes of text (a lower bound) and ``taken`` more bytes of memory."""
-        self.rendered += rendered
+        self._rendered += rendered
         self._taken += taken
-        if self.rendered > LARGEST_RENDERING or self._taken > LARGEST_VALUE:
+        if self._rendered > LARGEST_RENDERING or self._taken > LARGEST_VALUE:
             raise TooLarge("is too large to show as one JSON document", self._source.name, self._what)
 
     def key(self, raw: bytes) -> str | bytes:

@@ -1,7 +1,7 @@
 """MCAP: recordings of messages, as ROS 2 and Foxglove write them (docs/formats/mcap.md, cited as §).
 
 ``recording`` finds what a file has, ``messages`` those of one topic, and this module shows topics, attachments and
-metadata. ``definitions``, ``decoders`` and ``protobuf`` decode messages, ``fields`` and ``pictures`` show what is
+metadata. ``definitions`` and ``protobuf`` decode messages, ``fields`` and ``pictures`` show what is
 decoded. Any thread may use opened recordings.
 """
 

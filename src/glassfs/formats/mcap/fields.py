@@ -20,9 +20,19 @@ from glassfs.content import Array, Column, Group, Member, Ragged, Records, Regul
 from glassfs.content.data import SizedData
 from glassfs.content.model import Name
 from glassfs.content.parts import Parted
-from glassfs.errors import LASTING, Damaged, GlassfsError
-from glassfs.formats.mcap.decoders import decoder_of
-from glassfs.formats.mcap.definitions import Node, Number, Sequence, Struct, Text, Time
+from glassfs.errors import LASTING, Damaged, GlassfsError, NotInstalled
+from glassfs.formats.mcap.definitions import (
+    Decoder,
+    JsonMessages,
+    Node,
+    Number,
+    Ros,
+    Sequence,
+    Struct,
+    Text,
+    Time,
+    plan_of,
+)
 from glassfs.formats.mcap.messages import TIMES, Messages
 from glassfs.formats.mcap.pictures import Pictures, pictures_of
 from glassfs.formats.mcap.recording import Schema
@@ -36,6 +46,20 @@ MOST_ROWS, BATCH_BYTES = 1024, 4 * PIECE
 SECOND = 10**9
 LENGTHS = [("size", "<i8"), ("least", "<i8"), ("most", "<i8"), ("total", "<i8")]
 """Of each buffer in a batch: its bytes; if it has ends of rows, the least and greatest length of one, and all items."""
+
+
+def decoder_of(encoding: str, schema: Schema | None) -> Decoder:
+    """Return what decodes messages. Raises Damaged for a schema that cannot be used, and NotInstalled."""
+    language = schema.encoding if schema else ""
+    if encoding == "json" and language in ("", "jsonschema"):
+        return JsonMessages()
+    if schema is not None and (encoding, language) in (("cdr", "ros2msg"), ("cdr", "ros2idl"), ("ros1", "ros1msg")):
+        return Ros(plan_of(schema), encoding == "ros1")
+    if schema is not None and encoding == language == "protobuf":
+        from glassfs.formats.mcap.protobuf import Protobuf
+
+        return Protobuf(schema)
+    raise NotInstalled(f"messages of {encoding or 'no encoding'} with {language or 'no'} schema are shown as bytes")
 
 
 class Leaf(NamedTuple):

@@ -27,7 +27,7 @@ from glassfs.content import (
 )
 from glassfs.content.images import MOST_BYTES, opened
 from glassfs.errors import LASTING, Damaged
-from glassfs.formats.mcap.decoders import Decoder
+from glassfs.formats.mcap.definitions import Decoder
 from glassfs.formats.mcap.messages import Messages
 from glassfs.formats.mcap.recording import Schema
 from glassfs.lazy import NDArray, np

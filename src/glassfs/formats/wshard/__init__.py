@@ -1,9 +1,9 @@
 """WShard: episodes of robot learning, one block per channel (docs/formats/wshard.md).
 
-``index`` reads the container, ``metadata`` the descriptions of blocks; ``episode`` makes contents of blocks,
-``interleaved`` repairs a fault of the streaming writers, ``residual`` unpacks bits, ``table`` makes the tables of the
-episode and its steps, and ``verification`` finds errors that reading does not reveal. Opening raises Damaged or
-Refused; any thread may use opened episodes.
+``index`` reads the container, ``metadata`` the descriptions of blocks; ``episode`` makes contents of blocks, and finds
+errors that reading does not reveal, ``interleaved`` repairs a fault of the streaming writers, ``residual`` unpacks
+bits, and ``table`` makes the tables of the episode and its steps. Opening raises Damaged or Refused; any thread may use
+opened episodes.
 
 This module joins episodes in several files: a manifest (role 4) and its parts (§14). The parts must exist, be
 continuous, and have the lengths that the manifest gives, else opening is refused. Small parts are checked by SHA-256 on
@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Guessed, Member, Omitted
+from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Member, Omitted
 from glassfs.content.allowance import OBJECT
 from glassfs.errors import GlassfsError, Passing, Refused
 from glassfs.formats.registry import Format, Opening
@@ -28,7 +28,6 @@ from glassfs.formats.wshard.episode import EPISODE, WSHARD, WShardEpisode
 from glassfs.formats.wshard.index import MAGIC, Index, Role, label
 from glassfs.formats.wshard.metadata import text
 from glassfs.formats.wshard.table import EpisodeRecord, record_of
-from glassfs.formats.wshard.verification import facts, faults
 from glassfs.names import raw
 from glassfs.source.sealed import SealedSource
 
@@ -58,7 +57,7 @@ def open_wshard(opening: Opening) -> Container:
         opening.warn(reason, name.decode())
     root = Group(b"", record_of(episode).members)
     return Container(
-        "wshard", str(header.version), root, [source], facts(episode), lambda: faults(episode),
+        "wshard", str(header.version), root, [source], episode.facts(), episode.faults,
         lambda: record_of(episode).table(),
     )
 
@@ -106,7 +105,7 @@ def open_manifest(opening: Opening, index: Index) -> Container:
         stack.pop_all()
     root = Group(b"", whole.members)
     sources = [index.source, *(part.source.file for part in parts)]
-    found = facts(own) | facts_of_manifest
+    found = own.facts() | facts_of_manifest
     if any(part.episode.overlaps.repaired for part in parts):
         found["repaired"] = True
     return Container(
@@ -249,7 +248,7 @@ class _Whole:
         return EpisodeRecord(blocks, steps, lambda: first[0].rate if first else 0.0, lambda: self._joined, OF_A_PART)
 
     def faults(self) -> Iterator[Fault]:
-        yield from faults(self._own)
+        yield from self._own.faults()
         for name in self._unjoined:
             yield Fault(label(name), NOT_JOINED)
         for part in self._parts:
@@ -266,7 +265,7 @@ class _Whole:
             number = part.episode.metadata.chunk_index
             if number not in (None, part.record.number):
                 yield Fault(place, f"calls itself part {number}")
-            for fault in faults(part.episode):
+            for fault in part.episode.faults():
                 yield Fault(f"{place}/{fault.place}", fault.reason)
 
 
@@ -274,9 +273,7 @@ def _joined(contents: Sequence[Content]) -> Content | None:
     """Return one content, or None if these are of different kinds."""
     data = Concatenated([content.data for content in contents if isinstance(content, (Array, Blob))])
     if all(isinstance(content, Blob) for content in contents):
-        guesses = [content.likely for content in contents if isinstance(content, Guessed)]
-        likely = _joined(guesses) if len(guesses) == len(contents) else None
-        return Guessed(contents[0].key, data, likely) if isinstance(likely, Array) else Blob(contents[0].key, data)
+        return Blob(contents[0].key, data)
     arrays = [(array, array.known_shape) for array in contents if isinstance(array, Array) and array.known_shape]
     kinds = {(array.dtype, shape[1:], array.type_name) for array, shape in arrays}
     if len(arrays) < len(contents) or len(kinds) > 1:

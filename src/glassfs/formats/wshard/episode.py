@@ -2,12 +2,17 @@
 
 Opening reads header, index, names, meta/channels and meta/episode. Episodes are immutable; any thread may use them.
 Damage of a single block is raised when the block is read.
+
+``faults`` covers the traps of docs/formats/wshard.md §17 without a checksum: header against file, names, overlaps,
+gaps, descriptions against sizes. What no reader uses is not compared: hashes of names, flags without a meaning, and
+the SHA-256 of later writers (§16), whose blocks have checksums as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain, pairwise
 from typing import Any
 
 from glassfs.cache import BlockCache
@@ -21,22 +26,22 @@ from glassfs.content import (
     Data,
     Decoded,
     Extent,
-    Guessed,
+    Fault,
     Json,
     Member,
     Unreadable,
     booleans,
+    layout_faults,
 )
 from glassfs.content.allowance import Allowance
 from glassfs.content.dtypes import BFLOAT16, widened
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.wshard import metadata, residual
-from glassfs.formats.wshard.index import BlockEntry, Index
-from glassfs.formats.wshard.interleaved import Overlaps, find_overlaps
+from glassfs.formats.wshard.index import BlockEntry, Index, Role
+from glassfs.formats.wshard.interleaved import ALIGNMENTS, Overlaps, find_overlaps
 from glassfs.once import once
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
-_PREDICTIONS = (b"omen/", b"uncert/")
 
 
 class WShardEpisode:
@@ -97,14 +102,12 @@ class WShardEpisode:
             return Json(key, data)
         if fitted is not None:
             return self._array(key, data, *fitted)
-        # Nothing describes the block. A residual says by its name what its bits are, and a prediction is probably like
-        # the channel that it predicts; anything else stays bytes.
+        # Nothing describes the block. A residual says by its name what its bits are; anything else stays bytes.
         layout = None if reason is not None else self._residual(key, data)
         if layout is not None:
             axis = self._axis(layout.shape[0])
             return Array(key, residual.UnpackedBits(data, layout), "|b1", layout.shape, "bits", axis=axis)
-        likely = None if reason is not None else self._likely(entry)
-        return Blob(key, data) if likely is None else Guessed(key, data, self._array(key, data, *likely))
+        return Blob(key, data)
 
     def _array(self, key: bytes, data: Data, description: metadata.StepShape, steps: int) -> Array:
         type_name, shape, modality = description
@@ -119,19 +122,6 @@ class WShardEpisode:
     def _axis(self, steps: int) -> str:
         """Return what the first axis counts: T, unless it contradicts the episode's length."""
         return TIME if self.metadata.length in (None, steps) else ""
-
-    def _likely(self, entry: BlockEntry) -> tuple[metadata.StepShape, int] | None:
-        """Guess the description and the steps of a prediction that has none (docs/formats/wshard.md §9), or None."""
-        name = entry.name or b""
-        if not name.startswith(_PREDICTIONS) or self.metadata.is_described(name):
-            return None
-        channel = name.partition(b"/")[2]
-        for _ in range(8):  # the names of model and kind, after the channel, may contain slashes
-            channel = channel.rpartition(b"/")[0]
-            signal = self.index.named.get(b"signal/" + channel)
-            if signal is not None and signal.size == entry.size:
-                return self.metadata.fit(b"signal/" + channel, entry.size)
-        return self.metadata.fit_latent(name, entry.size)
 
     def _residual(self, name: bytes, data: Data) -> residual.BitLayout | None:
         """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""
@@ -187,3 +177,76 @@ class WShardEpisode:
         """Return whether a streaming writer made the file; True if unknown."""
         with self.json(WSHARD) as found:
             return not isinstance(found, dict) or bool(found.get("streaming"))
+
+    def facts(self) -> dict[str, Any]:
+        """Return facts from the header and meta/episode."""
+        header = self.index.header
+        found: dict[str, Any] = {
+            "version": header.version,
+            "role": Role(header.role).name,
+            "blocks": len(self.index.entries),
+            "total_file_size": header.total_size,
+        }
+        found |= self.metadata.names
+        if self.metadata.length is not None:
+            found["length_T"] = self.metadata.length
+        if self.overlaps.repaired:
+            found["repaired"] = True
+        return found
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield every error that reading all blocks does not reveal."""
+        return chain(self._entry_faults(), self._extent_faults(), self.metadata.faults, self._block_faults())
+
+    def _entry_faults(self) -> Iterator[Fault]:
+        header, size = self.index.header, self.index.source.size
+        if header.total_size != size:
+            yield Fault("header", f"total_file_size is {header.total_size}, but the file has {size} bytes")
+        for entry in self.index.entries:
+            if entry.codec == compression.NONE and entry.original != entry.stored:
+                yield Fault(entry.label, f"declares {entry.original} bytes, but has {entry.stored}, uncompressed")
+            if entry.name is None:
+                yield Fault(entry.label, "its name lies outside the names")
+            elif self.index.named[entry.name] is not entry:
+                yield Fault(entry.label, "is the name of several blocks")
+
+    def _extent_faults(self) -> Iterator[Fault]:
+        overlaps, index = self.overlaps, self.index
+        for number in sorted(overlaps.refused | overlaps.doubtful):
+            yield Fault(index.entries[number].label, "shares bytes with other blocks")
+        entries = [entry for entry in index.entries if entry.stored]
+        entries.sort(key=lambda entry: (entry.offset, entry.end))
+        for before, after in pairwise(entries):
+            if (before.offset, before.end) == (after.offset, after.end):
+                yield Fault(after.label, f"is stored in the same bytes as {before.label}")
+        if overlaps.repaired or any(index.impossible(entry) for entry in entries):
+            return  # the bytes of these blocks would count as gaps
+        # Blocks are aligned, so that gaps of less than an alignment are padding. Longer ones hold bytes that no reader
+        # sees, such as blocks of an index that was overwritten.
+        header = index.header
+        end = min(header.total_size, index.source.size)
+        first = entries[0].offset if entries else end  # streaming writers reserve bytes before it for a longer index
+        parts = [(0, first, "the names"), *((entry.offset, entry.end, entry.label) for entry in entries)]
+        parts.append((header.schema_offset or end, end, "the schema"))
+        yield from layout_faults(parts, end, self.allowance.part(), may_share=True, padding=max(ALIGNMENTS))
+
+    def _block_faults(self) -> Iterator[Fault]:
+        """Yield metadata that are not valid JSON, and blocks that do not fit their description."""
+        for entry in self.index.entries:
+            if entry.name is None or self.index.impossible(entry) is not None:
+                continue
+            if entry.is_metadata:
+                with suppress(TooLarge), self.allowance.temporary(self.cache) as room:
+                    try:
+                        metadata.parse(self.data(entry, entry.size), room, is_strict=True)
+                    except Damaged as error:
+                        yield Fault(entry.label, error.reason)
+                continue
+            content, length = self.content(entry), self.metadata.length
+            if isinstance(content, Array) and content.known_shape is not None:
+                if length not in (None, content.known_shape[0]):
+                    yield Fault(entry.label, f"has {content.known_shape[0]} steps, but the episode has {length}")
+            elif self.metadata.is_described(entry.name):
+                known = self.metadata.blocks.get(entry.name, [None])
+                reason = f"{entry.size} bytes are not a whole number of steps" if known else "its dtype is unknown"
+                yield Fault(entry.label, reason)

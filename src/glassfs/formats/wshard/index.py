@@ -38,8 +38,7 @@ class Role(IntEnum):
 class BlockFlag:
     """Flags of an index entry (§3). Plain numbers, as they are tested for each entry in each pass over an index."""
 
-    COMPRESSED, ZSTD, LZ4, CHUNKED = 0x1, 0x2, 0x4, 0x8
-    KNOWN = COMPRESSED | ZSTD | LZ4 | CHUNKED
+    COMPRESSED, ZSTD, LZ4 = 0x1, 0x2, 0x4
 
 
 _HEADER = struct.Struct("<4sBBHBBHIQQQQ16x")
@@ -77,8 +76,6 @@ class BlockEntry(NamedTuple):
 
     number: int
     name: bytes | None
-    name_hash: int
-    flags: int
     offset: int
     stored: int
     original: int
@@ -131,7 +128,7 @@ class Index:
                 f"names at {header.names_offset} to {header.data_offset} do not lie between the end of "
                 f"the index at {self.end} and that of the file at {source.size}"
             )
-        # An entry takes a tuple of nine, with numbers that are objects, and a place in a list and a dictionary.
+        # An entry takes a tuple of seven, with numbers that are objects, and a place in a list and a dictionary.
         allowance.take(6 * OBJECT * header.entry_count, "the index")
         packed = list(_ENTRY.iter_unpack(source.read(_HEADER.size, self.end - _HEADER.size)))
         # The header says where names lie, and data follow after any padding: only what entries refer to is read.
@@ -142,13 +139,13 @@ class Index:
         names = source.read(header.names_offset, used)
         self.entries: list[BlockEntry] = []
         self.named: dict[bytes, BlockEntry] = {}
-        for number, (name_hash, start, length, flags, offset, stored, original, crc, _) in enumerate(packed):
+        for number, (_, start, length, flags, offset, stored, original, crc, _) in enumerate(packed):
             codec, name = self._codec(flags, stored, original), None
             if start + length <= used:
                 # Entries may share bytes of names, and each component becomes a directory.
                 name = names[start : start + length]
                 allowance.take(length + OBJECT * name.count(b"/"), "names")
-            entry = BlockEntry(number, name, name_hash, flags, offset, stored, original, crc, codec)
+            entry = BlockEntry(number, name, offset, stored, original, crc, codec)
             self.entries.append(entry)
             if name is not None:
                 self.named.setdefault(name, entry)

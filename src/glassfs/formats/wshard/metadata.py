@@ -46,8 +46,6 @@ _CONVENTIONS = {
     b"time/ticks": [StepShape("i32", ())],
     b"time/timestamps_ns": [StepShape("i64", ())],
 }
-_LATENT = {b"latent_action": "f32", b"latent_action_codebook": "i32"}
-"""By the channel under ``omen/``: the type of latent actions and of codebook indices, by convention (§7)."""
 
 
 def parse(data: Data, allowance: Allowance, is_strict: bool = False) -> Any:
@@ -121,16 +119,6 @@ class BlockShapes:
             if fitting is None and not (is_borrowed and self.length is not None):
                 fitting = description, steps
         return fitting
-
-    def fit_latent(self, name: bytes, size: int) -> tuple[StepShape, int] | None:
-        """Return the description of latent actions by convention, and the episode's steps; None if they do not fit."""
-        prefix, channel, *model = name.split(b"/", 2)
-        type_name = _LATENT.get(channel) if prefix == b"omen" and model else None
-        if type_name is None or not self.length or not size:
-            return None
-        width, rest = divmod(size, DTYPES[type_name][1] * self.length)
-        is_index = type_name == "i32" and width == 1
-        return None if rest else (StepShape(type_name, () if is_index else (width,)), self.length)
 
     def width(self, channel: bytes) -> int | None:
         """Return the values per step of a channel, or None."""
