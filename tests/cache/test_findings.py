@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.cache import findings
-from glassfs.cache.catalogue import FILE, Catalogue
-from glassfs.cache.findings import Findings
+from glassfs.cache import catalogue as findings
+from glassfs.cache.catalogue import FILE, Catalogue, Findings
 
 OLD = 10**18
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from glassfs.errors import NotFound
 from glassfs.mount.inodes import ROOT
 from glassfs.mount.operations import Listing, Operations, Stale
-from glassfs.mount.status import OwnDirectory, StatusText
+from glassfs.mount.status import OwnDirectory
 from glassfs.tree import Directory, Settled, Sources
 from glassfs.tree.nodes import FixedDirectory
 from tests.memory_store import MemoryStore
@@ -26,9 +26,9 @@ def operations_over(root: Callable[[], Directory], umask: int = 0) -> Operations
 
 def operations_of(sources: Sources) -> Operations:
     """The file system over sources, with ``.glassfs``."""
-    text = StatusText(lambda: {"version": 1})
     operations = Operations(
-        sources.root, lambda: OwnDirectory(sources, text, operations.omitted.text, OWNER), lambda: 10_000,
+        sources.root, lambda: OwnDirectory(sources, lambda: b'{"version": 1}', operations.omitted.text, OWNER),
+        lambda: 10_000,
     )
     return operations
 

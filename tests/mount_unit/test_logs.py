@@ -38,19 +38,18 @@ def record(error: BaseException | None = None) -> logging.LogRecord:
     return logging.LogRecord("glassfs", logging.ERROR, "file.py", 1, "%s is damaged", (AWKWARD,), exc_info)
 
 
-@pytest.mark.parametrize(("formatter", "prefix"), [(logs.LineFormatter(), ""), (logs.JournalFormatter(), "<3>")])
-def test_lines_of_a_traceback_cannot_pass_for_records(formatter: logging.Formatter, prefix: str) -> None:
+def test_lines_of_a_traceback_cannot_pass_for_records() -> None:
     sentence = f"{AWKWARD}\n2026-01-01 00:00:00,000 ERROR forged\n<0>forged"
     try:
         raise ValueError(sentence)
     except ValueError as error:
-        first, *rest = formatter.format(record(error)).split("\n")
-    assert first == f"{prefix}{SHOWN} is damaged"
-    assert rest[0] == f"{prefix}    Traceback (most recent call last):"
+        first, *rest = logs.LineFormatter().format(record(error)).split("\n")
+    assert first == f"{SHOWN} is damaged"
+    assert rest[0] == "    Traceback (most recent call last):"
     assert [line for line in rest if "forged" in line] == [
-        f"{prefix}    2026-01-01 00:00:00,000 ERROR forged", f"{prefix}    <0>forged",
+        "    2026-01-01 00:00:00,000 ERROR forged", "    <0>forged",
     ]
-    assert all(line.isprintable() and line.startswith(f"{prefix}    ") for line in rest)
+    assert all(line.isprintable() and line.startswith("    ") for line in rest)
 
 
 def test_repeated_error_is_logged_again_after_ten_minutes() -> None:
@@ -63,12 +62,6 @@ def test_repeated_error_is_logged_again_after_ten_minutes() -> None:
     for number in range(3000):
         once.filter(logging.LogRecord("x", logging.ERROR, "f", 1, f"block {number}", (), None))
     assert len(once._logged.items()) <= 1000
-
-
-def test_levels_of_the_journal() -> None:
-    for level, number in ((50, 2), (40, 3), (30, 4), (20, 6), (10, 7)):
-        made = logging.LogRecord("x", level, "f", 1, "said", (), None)
-        assert logs.JournalFormatter().format(made) == f"<{number}>said"
 
 
 def test_stderr_takes_all_text_in_any_locale(tmp_path: Path) -> None:

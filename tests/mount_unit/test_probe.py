@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from glassfs.mount.errors import MountError
-from glassfs.mount.probe import FOREIGN, ask, statuses
-from glassfs.mount.system import is_dead, mount_at, raise_read_ahead, real_path, unmount
+from glassfs.mount.system import FOREIGN, ask, is_dead, mount_at, raise_read_ahead, real_path, statuses, unmount
 from glassfs.settings import settings
 from glassfs.source import mountinfo
 
@@ -46,10 +45,10 @@ def test_hanging_question_costs_only_its_timeout() -> None:
 def test_hanging_child_does_not_hold_the_output_open() -> None:
     """The child stands for one that hangs in the kernel and cannot be killed."""
     script = (
-        "import os, time; from glassfs.mount import probe\n"
+        "import os, time; from glassfs.mount import system\n"
         "def spare(pid, number): print(pid, flush=True)\n"
-        "probe.os.kill = spare\n"
-        "print(probe.ask([lambda: time.sleep(600)], 0.2))"
+        "system.os.kill = spare\n"
+        "print(system.ask([lambda: time.sleep(600)], 0.2))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     pid, answer = done.stdout.splitlines()

@@ -45,7 +45,7 @@ def session_over(sources: object, operations: object, is_ending: threading.Event
     fields: dict[str, Any] = {
         "sources": sources, "operations": operations, "engine": engine, "failures": Failures(), "shown_sources": ["x"],
         "mountpoint": "/mnt",
-        "cache": SimpleNamespace(misses=0, drops=0, used=0), "_memory": SimpleNamespace(tick=lambda work, cached: True),
+        "cache": SimpleNamespace(misses=0, drops=0, used=0), "_memory": SimpleNamespace(tick=lambda work: True),
         "_is_ending": is_ending, "_wake": threading.Event(), "_touched": threading.Event(), "_changed": set(),
         "_used": 1000.0,
     }

@@ -100,7 +100,7 @@ def test_endless_listing_is_bounded_by_names_and_their_length(
     assert asked.count("url") == 4
 
 
-@pytest.mark.parametrize("scheme", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("gs", "az")), "http"])
+@pytest.mark.parametrize("scheme", ["gs", pytest.param("az", marks=pytest.mark.slow)])
 def test_endless_listing_times_out_early(scheme: str) -> None:
     """obstore does not count names, so the time is limited to a part of the timeout."""
     numbers = count()
@@ -109,14 +109,12 @@ def test_endless_listing_times_out_early(scheme: str) -> None:
         if scheme == "gs":
             number = next(numbers)
             return page(*((f"data/{number}-{each}", "1", "0") for each in range(500)), following=str(number))
-        start = '<?xml version="1.0"?><EnumerationResults>' if scheme == "az" else '<D:multistatus xmlns:D="DAV:">'
-        return Reply(207 if scheme == "http" else 200, [], chain([start.encode()], repeat(b" " * 65536)))
+        return Reply(200, [], chain([b'<?xml version="1.0"?><EnumerationResults>'], repeat(b" " * 65536)))
 
     with HttpServer(answer, bandwidth=20e6) as server:
-        name = f"{server.url}/data/" if scheme == "http" else f"{scheme}://bucket/data/"
         options = {"key": "account", "anonymous": True} if scheme == "az" else {"token": "token"}
         with pytest.raises(DeviceFailed, match=r"/data: the listing takes more than 0.3 seconds"):
-            locate([name], Connection(timeout=0.9, endpoint=server.url, **options))  # type: ignore[arg-type]
+            locate([f"{scheme}://bucket/data/"], Connection(timeout=0.9, endpoint=server.url, **options))  # type: ignore[arg-type]
         assert server.count() > 0
 
 

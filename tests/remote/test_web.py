@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from email.utils import formatdate
 from functools import partial
 from pathlib import Path
 
@@ -35,22 +33,6 @@ def answer(made: Object, request: Request) -> Reply:
     return reply
 
 
-def webdav(objects: Mapping[str, tuple[Object, str]], request: Request) -> Reply:
-    """Serve the folder ``/data/``; its listing may have other ETags than answers."""
-    if request.method == "PROPFIND":
-        listed = "".join(
-            f"<D:response><D:href>/data/{name}</D:href><D:propstat><D:prop><D:resourcetype/>"
-            f"<D:getcontentlength>{made.size}</D:getcontentlength>"
-            f"<D:getlastmodified>{formatdate(made.modified, usegmt=True)}</D:getlastmodified>"
-            f"{f'<D:getetag>{etag}</D:getetag>' if etag else ''}"
-            "</D:prop><D:status>HTTP/1.1 200 OK</D:status></D:propstat></D:response>"
-            for name, (made, etag) in objects.items()
-        )
-        text = f'<?xml version="1.0"?><D:multistatus xmlns:D="DAV:">{listed}</D:multistatus>'
-        return Reply(207, [("Content-Type", "application/xml")], text.encode())
-    return answer(objects[request.path.rpartition("/")[2]][0], request)
-
-
 @pytest.mark.parametrize("etag", ['W/"1"', ""])
 def test_times_tell_versions_without_strong_etags(etag: str) -> None:
     made = [Object(CONTENT, etag, THEN)]
@@ -63,33 +45,6 @@ def test_times_tell_versions_without_strong_etags(etag: str) -> None:
         with pytest.raises(Changed, match="/data: has been replaced"):
             source.read(SIZE - 10, 10)
         assert store.open(("data",)).read(SIZE - 10, 10) == CONTENT[:10][::-1]
-
-
-@pytest.mark.parametrize("listed", ["", 'W/"1"', '"1"'])
-def test_listing_may_omit_or_weaken_etags(listed: str) -> None:
-    objects = {"a": (Object(CONTENT, '"1"', THEN), listed)}
-    with HttpServer(lambda request: webdav(objects, request)) as server:
-        assert store_of(f"{server.url}/data/").open(("a",)).read(0, SIZE) == CONTENT
-
-
-def test_object_listed_without_etag_can_be_changed() -> None:
-    objects = {"a": (Object(CONTENT, '"1"', THEN), "")}
-    with HttpServer(lambda request: webdav(objects, request)) as server:
-        source = store_of(f"{server.url}/data/").open(("a",))
-        assert source.read(0, 10) == CONTENT[:10]
-        objects["a"] = (Object(CONTENT[::-1], '"2"', THEN + 1), "")
-        with pytest.raises(Changed, match="/data/a: has been replaced"):
-            source.read(SIZE - 10, 10)
-
-
-def test_webdav_folder_of_rclone_is_read(tmp_path: Path) -> None:
-    served = tmp_path / "served"
-    (served / "data").mkdir(parents=True)
-    (served / "data" / "a").write_bytes(CONTENT)
-    with servers.rclone("webdav", served, tmp_path) as port:
-        store = store_of(f"http://127.0.0.1:{port}/data/")
-        assert [name for name, _ in store.list(())] == ["a"]
-        assert store.open(("a",)).read(0, SIZE) == CONTENT
 
 
 @pytest.mark.parametrize("etag", ['"1"', 'W/"1"', ""])

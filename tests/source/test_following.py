@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -224,13 +225,14 @@ def test_names_that_are_swapped_meanwhile_gain_nothing(
 def test_a_file_that_is_swapped_before_its_open_is_not_read(
     repository: Path, snapshot: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real = following._read
+    real = following.walked
 
-    def read(folder: int, name: str, status: os.stat_result) -> int:
+    def walked(*words: Any) -> Any:
+        reached = real(*words)
         (repository / "blobs/new").write_bytes(b"of another user")
         (repository / "blobs/new").replace(repository / "blobs/4d7a")
-        return real(folder, name, status)
+        return reached
 
-    monkeypatch.setattr(following, "_read", read)
+    monkeypatch.setattr(following, "walked", walked)
     with pytest.raises(Changed):
         LocalStore(snapshot, follows=True).open(("model.kas",))

@@ -70,19 +70,6 @@ def test_a_walk_does_not_use_up_all_watches(
     wait_until(lambda: few.watch(("19",), listener))
 
 
-def test_the_oldest_watch_makes_room(
-    store: LocalStore, few: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert all(few.watch((f"{number}",), listener) for number in range(5))
-    monkeypatch.setattr(settings, "watching_young", 0.0)
-    assert few.watch(("19",), listener)
-    wait_until(lambda: listener.heard == [(("0",), "")])
-    (root / "1" / "new").touch()
-    (root / "19" / "new").touch()
-    wait_until(lambda: {(("1",), "new"), (("19",), "new")} <= set(listener.heard))
-    assert few.watch(("0",), listener)
-
-
 def test_existing_watches_survive_when_no_more_are_granted(
     store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -158,35 +145,6 @@ def test_lost_and_unreadable_events_end_all_watches(
     assert not store.watch((), listener)
     monkeypatch.setattr(time, "monotonic", lambda: now() + 3600)
     watches_again(store, (), listener)
-
-
-def test_a_folder_with_too_many_events_is_not_watched(
-    store: LocalStore, root: Path, listener: Listener, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Its sibling stays watched."""
-    monkeypatch.setattr(watching, "MAX_EVENTS_PER_SECOND", 100)
-    (root / "quiet").mkdir()
-    assert store.watch(("a",), listener)
-    assert store.watch(("quiet",), listener)
-    is_over = threading.Event()
-
-    def make_noise() -> None:
-        while not is_over.is_set():
-            (root / "a" / "x").touch()
-            (root / "a" / "x").unlink()
-
-    noise = threading.Thread(target=make_noise)
-    noise.start()
-    try:
-        wait_until(lambda: (("a",), "") in listener.heard)
-        assert not store.watch(("a",), listener)
-    finally:
-        is_over.set()
-        noise.join()
-    assert not store.watch(("a", "b"), listener)
-    (root / "quiet" / "new").touch()
-    wait_until(lambda: (("quiet",), "new") in listener.heard)
-    assert (("quiet",), "") not in listener.heard
 
 
 # File systems and mounts.

@@ -61,8 +61,6 @@ class BlockCache(ByteCache):
         self._others: list[Callable[[int], int]] = []
         self._unreserved = min(1 << 20, budget // 128)
         """Blocks and rows that cost no more bytes are made without reserving memory."""
-        self._tiny = min(16 << 10, self._unreserved)
-        """Blocks that cost no more are made by every reader that misses them: waiting would take longer."""
         self._lock = threading.Lock()
         self._blocks: OrderedDict[Hashable, _Block] = OrderedDict()
         self._pending: dict[Hashable, _Pending] = {}
@@ -84,16 +82,6 @@ class BlockCache(ByteCache):
 
     def read_into(self, recipe: Recipe, buffer: memoryview, offset: int) -> None:
         """Fill ``buffer`` with the block's bytes from ``offset`` on."""
-        found = self._blocks.get(recipe.key)
-        # Tiny blocks, such as documents, are read without a pin: the bytes stay alive while they are copied, and
-        # nothing is lost if the block is evicted meanwhile.
-        if found is not None and len(found.raw) <= self._tiny:
-            with self._lock:
-                self.hits += 1
-                if recipe.key in self._blocks:
-                    self._blocks.move_to_end(recipe.key)
-            buffer[:] = memoryview(found.raw)[offset : offset + len(buffer)]
-            return
         # The spool in which the size of a stream was found has its bytes, even if they would fit into memory.
         if recipe.size > self.largest_cached or self._spools.peek(recipe.key) is not None:
             self._spool(recipe, recipe.size).read_into(buffer, offset)
@@ -135,8 +123,8 @@ class BlockCache(ByteCache):
         return size
 
     def is_tiny(self, cost: int) -> bool:
-        """Return whether a block of that cost is made by every reader that misses it."""
-        return cost <= self._tiny
+        """Return whether a block of that cost is made by every reader that misses it: waiting would take longer."""
+        return cost <= min(16 << 10, self._unreserved)
 
     def known(self, key: Hashable) -> bytes | None:
         with self._lock:

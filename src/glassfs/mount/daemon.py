@@ -14,11 +14,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from glassfs.arguments import harmless
+from glassfs.datasets.selections import asked, is_selection
 from glassfs.errors import GlassfsError
 from glassfs.mount import logs, process, system
 from glassfs.mount.errors import MountError
-from glassfs.mount.mountpoint import OwnMountPoint
 from glassfs.mount.options import MountOptions
+from glassfs.mount.system import OwnMountPoint
 from glassfs.outputs import is_inside
 from glassfs.sandbox import pool
 from glassfs.source.mountinfo import FILE_SYSTEM, glassfs_devices
@@ -152,6 +153,8 @@ def check(sources: Sequence[str], mountpoint: str, options: MountOptions) -> str
     The process must have one thread. A mount that hangs at the mount point does not make this hang. No server is
     asked: the daemon opens remote sources. Raises MountError with what to do.
     """
+    if any(map(is_selection, sources)):
+        sources = [*sources, *asked(sources, options.words).sources]
     for source in sources:
         check_source(source)
     files = [local_name(source) for source in sources if not is_url(source)]
@@ -193,9 +196,7 @@ def _check_nothing_is_mounted(mountpoint: str) -> str:
     existing = system.mount_at(path)
     if existing is None or existing.file_system != FILE_SYSTEM:
         return ""
-    from glassfs.mount import probe
-
-    (state,) = probe.ask([lambda: b"dead" if system.is_dead(path) else b"alive"])
+    (state,) = system.ask([lambda: b"dead" if system.is_dead(path) else b"alive"])
     if state == b"dead":
         system.unmount(path, lazy=True)
         return f"{mountpoint}: a glassfs mount whose daemon is gone was unmounted"

@@ -22,8 +22,6 @@ from glassfs.settings import settings
 from glassfs.terminal import printable
 
 SYSLOG = "/dev/log"
-_LEVELS = "776432"
-"""The levels of syslog(3) for tens of those of Python."""
 
 
 class Once(logging.Filter):
@@ -55,16 +53,8 @@ class LineFormatter(logging.Formatter):
         return printable(super().formatMessage(record))
 
 
-class JournalFormatter(LineFormatter):
-    """Puts the level before each line (sd-daemon(3)); the journal adds time and process."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        level = f"<{_LEVELS[record.levelno // 10]}>"
-        return level + super().format(record).replace("\n", "\n" + level)
-
-
 def configure(log_file: str | None, is_daemon: bool) -> None:
-    """Log to a file if given, else in the foreground to stderr or the journal, else to syslog. Raises OSError."""
+    """Log to a file if given, else in the foreground to stderr, else to syslog. Raises OSError."""
     handler: logging.Handler
     formatter: logging.Formatter = LineFormatter("%(asctime)s %(levelname)s %(message)s")
     if log_file == os.devnull:  # no file that others could put there
@@ -75,9 +65,6 @@ def configure(log_file: str | None, is_daemon: bool) -> None:
         handler, formatter = _syslog(), LineFormatter("glassfs[%(process)d]: %(message)s")
     else:
         handler = logging.StreamHandler()
-        status = os.fstat(2)
-        if os.environ.get("JOURNAL_STREAM") == f"{status.st_dev}:{status.st_ino}":  # sd-daemon(3)
-            formatter = JournalFormatter()
     handler.setFormatter(formatter)
     handler.addFilter(Once())
     logging.raiseExceptions = False  # else logging reports its own errors, such as a full disk, to stderr

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 
 from glassfs.cache import DEFAULT_BUDGET, DEFAULT_SPOOL_SIZE
+from glassfs.datasets.selections import Words
 from glassfs.errors import GlassfsError, NotFound
 from glassfs.layouts import known as layouts
 from glassfs.sizes import parse_size
@@ -111,6 +112,7 @@ class MountOptions:
     views: ViewSet = ViewSet()  # noqa: RUF009 - it is never changed
     catalogue: bool = True
     layout: str = ""
+    words: Words | None = None
     metrics: str | None = None
     log_file: str | None = None
     remote: Connection = Connection()  # noqa: RUF009 - it is frozen
@@ -164,7 +166,7 @@ class MountOptions:
             if changed is not None:
                 self.remote = changed
             elif not is_lenient:
-                raise WrongValue(f"unknown mount option {option!r}{remote.close_to(name, DESCRIPTIONS)}")
+                raise WrongValue(f"unknown mount option {option!r}")
 
     def _view_names(self) -> list[str]:
         return [view.name for view in self.views.views]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
-import mmap
 import os
 import resource
 import time
@@ -21,8 +20,6 @@ from glassfs.settings import settings
 
 log = logging.getLogger(__name__)
 
-MUCH = 64 << 20
-"""Bytes that the process has beside the cache at which memory is returned at once."""
 YOUNG, MIDDLE, OLD = 5_000, 1_000, 100
 """Objects made before the young ones are collected, and how often that happens before older ones are, too."""
 NEEDED = Capabilities.DAC_OVERRIDE | Capabilities.DAC_READ_SEARCH | Capabilities.SYS_ADMIN
@@ -89,8 +86,8 @@ class FreeMemory:
         self._last_change = self._last_trim = time.monotonic()
         self._is_clean = True
 
-    def tick(self, work: int, cached: int) -> bool:
-        """Return memory if it is time; return whether none is left that could be. The cache has ``cached`` bytes.
+    def tick(self, work: int) -> bool:
+        """Return memory if it is time; return whether none is left that could be.
 
         ``work`` changes when blocks are decoded or dropped, or the kernel learns of directories.
         """
@@ -100,17 +97,7 @@ class FreeMemory:
         if self._is_clean or self._libc is None:
             return True
         is_quiet = now - self._last_change > settings.trim_quiet
-        waited = now - self._last_trim
-        if is_quiet or waited > settings.trim_busy or (waited > settings.trim_much and _resident() - cached > MUCH):
+        if is_quiet or now - self._last_trim > settings.trim_busy:
             self._libc.malloc_trim(0)
             self._last_trim, self._is_clean = now, is_quiet
         return self._is_clean
-
-
-def _resident() -> int:
-    """Return the bytes of this process in memory, 0 if that is not known."""
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * mmap.PAGESIZE
-    except OSError:
-        return 0

@@ -2,10 +2,9 @@
 
 Threads beside the engine's:
 ``glassfs-watch`` notifies the kernel and is the only one that does, never under a lock or while a request is answered;
-``glassfs-poll`` compares what is shown with the stores, which may hang, and drops what is no longer used;
+``glassfs-poll`` compares what is shown with the stores, which may hang, drops what is not used, and writes counters;
 ``glassfs-clock`` ends requests that were interrupted, while there are requests;
-``glassfs-load``, at the start, loads the code that may be needed later;
-``glassfs-metrics`` writes counters to a file, if asked to.
+``glassfs-load``, at the start, loads the code that may be needed later.
 
 A mount that is not used rests: it is woken by requests and by reports of changes, and compares sources every few
 seconds.
@@ -13,6 +12,7 @@ seconds.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
@@ -25,16 +25,16 @@ from typing import Any
 
 from glassfs import __version__, threads
 from glassfs.cache import BlockCache
-from glassfs.datasets.joined import Audience, open_sources
+from glassfs.datasets.joined import Audience
+from glassfs.datasets.selecting import open_sources
 from glassfs.errors import GlassfsError
 from glassfs.mount import process, system
 from glassfs.mount.engines.engine import Engine
 from glassfs.mount.engines.mounting import MountPoint
 from glassfs.mount.errors import Failures, MountError
-from glassfs.mount.metrics import Metrics
 from glassfs.mount.operations import Operations, Stale
 from glassfs.mount.options import MountOptions
-from glassfs.mount.status import OwnDirectory, StatusText
+from glassfs.mount.status import Metrics, OwnDirectory
 from glassfs.settings import settings
 from glassfs.source.remote.url import shown as shown_name
 from glassfs.tree import ContainerSettings
@@ -46,6 +46,10 @@ log = logging.getLogger(__name__)
 
 class MountSession:
     """Serves one mount, from opening its sources to the end of the daemon."""
+
+    _metrics: Metrics | None = None
+    _measured = 0.0
+    """When the counters were written last."""
 
     def __init__(
         self, sources: Sequence[str], mountpoint: str, options: MountOptions, is_own_mountpoint: bool = False,
@@ -70,23 +74,21 @@ class MountSession:
         """Wakes the poll."""
         self._used = time.monotonic()
         """When a request was in progress last."""
-        status = StatusText(self.status)
         self.operations = Operations(
             lambda: self.sources.root(),
-            lambda: OwnDirectory(self.sources, status, self.operations.omitted.text, owner),
+            lambda: OwnDirectory(self.sources, self._status_text, self.operations.omitted.text, owner),
             lambda: self._usage(), options.uid, options.gid, options.umask or 0,
             only_for=owner[0] if "allow_root" in options.flags else None,
         )
         self.sources = open_sources(
             sources, opening, audience, options.connection(), on_change=self._wake.set,
-            on_drop=self.operations.inodes.drop_nodes, follows="follow_links" in options.flags,
+            on_drop=self.operations.inodes.drop_nodes, follows="follow_links" in options.flags, words=options.words,
         )
         self._usage = Usage(self.sources.locations.values(), self.sources.containers.watcher.find)
         self.operations.has_presumed = self.sources.has_presumed
         self.engine = Engine(self.operations, self.failures, "debug" in options.flags)
         self._memory = process.FreeMemory()
         self._is_loaded = False
-        self._measuring: threading.Thread | None = None
         self._changed: set[str] = set()
         """Paths that changed according to ``_poll``, before the kernel is notified; replaced as a whole."""
 
@@ -94,7 +96,8 @@ class MountSession:
         """Serve until the file system is unmounted; call ``ready`` once it answers. Raises MountError."""
         process.tune_collector()
         if self.options.metrics is not None:  # before the mount, as the folder may be hidden or refuse the file
-            self._measuring = threads.start("metrics", self._measure, Metrics(self.options.metrics, self.status))
+            self._metrics = Metrics(self.options.metrics, self.status)
+            self._metrics.write()
 
         name = self.shown_sources[0] if len(self.shown_sources) == 1 else f"{len(self.shown_sources)} sources"
         flags = self.options.flags
@@ -117,8 +120,8 @@ class MountSession:
             for event in (self._wake, self._touched, self.engine.busy):
                 event.set()
             self.sources.finish()
-            if self._measuring is not None:
-                self._measuring.join(settings.removal_of_metrics)
+            if self._metrics is not None:
+                self._metrics.remove()
         log.info("%s is no longer mounted at %s", ", ".join(self.shown_sources), self.mountpoint)
 
     def _after_start(self, device: str, ready: Callable[[], None]) -> None:
@@ -170,7 +173,7 @@ class MountSession:
         for one in stale:
             is_more = self.engine.invalidate(one)
         work = self.cache.misses + self.cache.drops + len(self.operations.inodes)
-        is_clean = self._memory.tick(work, self.cache.used)
+        is_clean = self._memory.tick(work)
         if again or self._unused() < settings.rest_after:
             return settings.watch
         return settings.rest if is_more or not is_clean else None
@@ -194,22 +197,22 @@ class MountSession:
             preload()
             self._is_loaded = True
 
-    def _measure(self, metrics: Metrics) -> None:
-        metrics.write()
-        while not self._is_ending.wait(settings.metrics):
-            metrics.write()
-        metrics.remove()
-
     def _poll(self) -> float:
         """Compare what is shown with the stores, on a thread of its own as a store may hang."""
         # Dropping blocks frees memory of the allocator, which the watch returns to the system.
-        drops = self.cache.drops
+        drops, now = self.cache.drops, time.monotonic()
+        if self._metrics is not None and now >= self._measured + settings.metrics:
+            self._metrics.write()
+            self._measured = now
         changed = self.sources.refresh()
         if changed:
             self._changed = self._changed.union(changed)
         if changed or drops != self.cache.drops:
             self._wake.set()
         return settings.watch if self._unused() < settings.rest_after else settings.rest
+
+    def _status_text(self) -> bytes:
+        return json.dumps(self.status(), indent=2).encode() + b"\n"
 
     def status(self) -> dict[str, Any]:
         """Return the content of ``.glassfs/status.json``."""

@@ -35,7 +35,6 @@ PAGE = 65536
 """The largest that SQLite has: a block is read page by page."""
 LARGEST_VALUE = 16 << 20
 _BUSY = ("locked", "busy")
-_OF_THE_DISK = ("readonly", "is full", "unable to open", "disk I/O error", "locking protocol")
 """Words of SQLite's messages: its codes are known from Python 3.11 on."""
 TAG = "CACHEDIR.TAG"
 _TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n# Cache of glassfs: may be deleted.\n"
@@ -146,7 +145,7 @@ class PersistentCache:
     def _fail(self, error: Exception) -> None:
         """Switch the cache off, and remove its file if that is damaged."""
         self._switch_off()
-        is_damaged = not isinstance(error, (OSError, Refused)) and not any(word in str(error) for word in _OF_THE_DISK)
+        is_damaged = not isinstance(error, (OSError, Refused, sqlite3.OperationalError))
         if is_damaged:
             for suffix in SUFFIXES:
                 with suppress(OSError):

@@ -172,6 +172,10 @@ class Store(ABC):
     def shown(self, path: Path) -> str:
         """Return the name of ``path`` for messages, based on the store's name as the user typed it."""
 
+    def hides(self, path: Path) -> bool:
+        """Return whether what is at ``path`` is not to be found by its name, only as a further file of a container."""
+        return False
+
     @abstractmethod
     def entry(self, path: Path) -> Entry:
         """Return what is at ``path`` now."""

@@ -37,13 +37,13 @@ class SeekableFile(io.RawIOBase):
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        self.demand_open()
+        self._checkClosed()
         given = self.read_at(memoryview(buffer).cast("B"), self._position)
         self._position += given
         return given
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self.demand_open()
+        self._checkClosed()
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}.get(whence)
         if start is None:
             raise ValueError(f"invalid whence {whence}")
@@ -51,14 +51,6 @@ class SeekableFile(io.RawIOBase):
             raise ValueError(f"negative position {start + offset}")
         self._position = start + offset
         return self._position
-
-    def tell(self) -> int:
-        self.demand_open()
-        return self._position
-
-    def demand_open(self) -> None:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
 
 
 class SourceFile(SeekableFile):

@@ -42,17 +42,13 @@ def opened(folder: int, at: str, name: str) -> int:
             raise NotAllowed(f"{reached.at} is a folder, which has to be named itself")
         if not stat.S_ISREG(status.st_mode):
             raise NotAllowed(f"{reached.at} is not a regular file")
-        return _read(reached.folder, reached.name, status)
+        fd = descriptors.opened(lambda: os.open(reached.name, _READ, dir_fd=reached.folder))
+        if not os.path.samestat(os.fstat(fd), status):
+            os.close(fd)
+            raise Changed("has been replaced by another file")
+        return fd
     finally:
         reached.close()
-
-
-def _read(folder: int, name: str, status: os.stat_result) -> int:
-    fd = descriptors.opened(lambda: os.open(name, _READ, dir_fd=folder))
-    if not os.path.samestat(os.fstat(fd), status):
-        os.close(fd)
-        raise Changed("has been replaced by another file")
-    return fd
 
 
 def _is_fuse(folder: int) -> bool:

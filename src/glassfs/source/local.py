@@ -35,7 +35,7 @@ _NAME = getattr(os, "O_PATH", os.O_RDONLY) | os.O_NOFOLLOW | os.O_CLOEXEC
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: opening a FIFO must not wait for a writer.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_SEARCH_BENEATH, _NAME_BENEATH, _READ_BENEATH = system.How(_SEARCH), system.How(_NAME), system.How(_READ)
+_SEARCH_BENEATH, _READ_BENEATH = system.How(_SEARCH), system.How(_READ)
 _HAS_XATTRS = hasattr(os, "getxattr")
 _KINDS = {stat.S_IFREG: Kind.FILE, stat.S_IFDIR: Kind.FOLDER, stat.S_IFLNK: Kind.LINK}
 _FAILURES = (GlassfsError, OSError, ValueError)
@@ -76,10 +76,6 @@ class LocalStore(Store):
     def entry(self, path: Path) -> Entry:
         self._renew_root(is_due=not path)
         try:
-            fd = system.opened_beneath(self._current_root().fd, path, _NAME_BENEATH)
-            entry = None if fd is None else self._entry_at(fd)
-            if entry is not None and entry.kind is not Kind.LINK:
-                return entry
             return self._entry(self._folder(path[:-1]), path[:-1], path[-1] if path else ".")
         except _FAILURES as error:
             raise self._explained(error, path) from None
@@ -140,13 +136,10 @@ class LocalStore(Store):
     def _entry_of(self, fd: int) -> Entry:
         """Return the entry of an open regular file. Closes it if it raises: OSError and Unavailable."""
         try:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
+            entry = self._entry_at(fd, fd)
+            if entry.kind is not Kind.FILE:
                 raise OSError(errno.EINVAL, "is not a regular file")
-            has_acl = self._known_acl(status)
-            if has_acl is None:
-                status, has_acl = self._read_acl(fd, fd, status)
-            return _described(status, has_acl)
+            return entry
         except BaseException:
             os.close(fd)
             raise
@@ -172,23 +165,24 @@ class LocalStore(Store):
         status = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
         has_acl = self._known_acl(status)
         if has_acl is None:
-            entry = self._entry_at(descriptors.opened(lambda: os.open(name, _NAME, dir_fd=folder.fd)))
+            fd = descriptors.opened(lambda: os.open(name, _NAME, dir_fd=folder.fd))
+            try:
+                entry = self._entry_at(fd, f"/proc/self/fd/{fd}")
+            finally:
+                os.close(fd)
         else:
             entry = _described(status, has_acl)
         if entry.kind is Kind.LINK:
             return self._link(folder, path, name, entry._replace(target=os.readlink(name, dir_fd=folder.fd)))
         return entry
 
-    def _entry_at(self, fd: int) -> Entry:
-        """Return the entry of what is open as a name only (O_PATH), and close it. Raises OSError."""
-        try:
-            status = os.fstat(fd)
-            has_acl = self._known_acl(status)
-            if has_acl is None:
-                status, has_acl = self._read_acl(fd, f"/proc/self/fd/{fd}", status)
-            return _described(status, has_acl)
-        finally:
-            os.close(fd)
+    def _entry_at(self, fd: int, place: int | str) -> Entry:
+        """Return the entry of what is open, whose attributes are at ``place``. Raises OSError."""
+        status = os.fstat(fd)
+        has_acl = self._known_acl(status)
+        if has_acl is None:
+            status, has_acl = self._read_acl(fd, place, status)
+        return _described(status, has_acl)
 
     def _link(self, folder: _OpenFolder, path: Path, name: str, link: Entry) -> Entry:
         """Return the entry of a link, or of the file to which it leads if it is followed."""

@@ -4,8 +4,9 @@ One instance of inotify and one thread serve all stores of the process, as long 
 the way to a watched one is watched too, and so is the mount table, to detect replacements. Requests for changes that
 inotify cannot see are refused: file systems that other machines change, and folders that may not be read.
 
-Users with write access to a folder can cause any number of events and folders: watches are limited, and a folder with
-too many events is not watched for a while. Any thread; notifications are sent by this module's own, without a lock.
+Users with write access to a folder can cause any number of events and folders: watches are limited, and events are read
+some at a time; if the kernel drops some, nothing is watched for a while. Any thread; notifications are sent by this
+module's own, without a lock.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import logging
 import os
 import select
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -35,8 +36,6 @@ LOCAL = mountinfo.LOCAL - {"zfs"}
 """File systems that only this kernel changes, through calls that inotify reports. Not ZFS, as a dataset can be received
 or rolled back under its mount, and no file system whose names are not case-sensitive."""
 LIMIT_FILE = "/proc/sys/fs/inotify/max_user_watches"
-MAX_EVENTS_PER_SECOND = 10_000
-"""Above this, the folder with the most events is no longer watched."""
 BUFFER = 1 << 16
 _SEARCH = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _USED_UP = (errno.ENOSPC, *descriptors.EXHAUSTED)
@@ -64,7 +63,6 @@ class Watch:
     on_release: Callable[[Watch], None]
     root: tuple[int, int] = (0, 0)
     wds: list[int] = field(default_factory=list)
-    since: float = field(default_factory=time.monotonic)
     is_over: bool = False
     is_silent: bool = True
 
@@ -229,11 +227,11 @@ class Watches:
             self._inotify = None
         inotify.close()
 
-    def _refuse(self, path: tuple[str, ...], seconds: float | None = None) -> None:
+    def _refuse(self, path: tuple[str, ...]) -> None:
         """Refuse watches of a path and of what is below it for some time."""
         if len(self._refused) >= 1024:
             self._refused.clear()
-        self._refused[path] = time.monotonic() + (settings.watching_refused if seconds is None else seconds)
+        self._refused[path] = time.monotonic() + settings.watching_refused
 
 
 class _Inotify:
@@ -243,17 +241,15 @@ class _Inotify:
     grants no instance.
     """
 
-    def __init__(self, most: int, refuse: Callable[[tuple[str, ...], float | None], None]) -> None:
+    def __init__(self, most: int, refuse: Callable[[tuple[str, ...]], None]) -> None:
         self.pending: dict[tuple[Watch, str], bool] = {}
         self.watches: dict[Watch, None] = {}
-        """Those that are wanted, the oldest first, also while their way is not yet watched."""
+        """Those that are wanted, also while their way is not yet watched."""
         self.has_thread = False
         self._most = most
         self._refuse = refuse
         self._needed: dict[int, dict[Watch, int]] = {}
         """For each watch descriptor the watches that need it, and how many names lead to its folder."""
-        self._counts: Counter[int] = Counter()
-        self._counted_since = 0.0
         with ExitStack() as stack:
             self._inotify = stack.enter_context(INotify(nonblocking=True))
             self._table = stack.enter_context(open(mountinfo.MOUNTS, "rb", buffering=0))
@@ -285,7 +281,7 @@ class _Inotify:
         wd = self._inotify.add_watch(f"/proc/self/fd/{fd}", ALL if depth == len(watch.path) else ON_THE_WAY)
         watch.wds.append(wd)
         self._needed.setdefault(wd, {})[watch] = depth
-        if len(self._needed) > self._most and not self._has_room(watch):
+        if len(self._needed) > self._most:
             raise OSError(errno.ENOSPC, "too many folders are watched")
 
     def remove(self, watch: Watch) -> None:
@@ -297,17 +293,6 @@ class _Inotify:
             if not needed and self._needed.pop(wd, None) is not None:
                 with suppress(OSError):  # the kernel has removed it already
                     self._inotify.rm_watch(wd)
-
-    def _has_room(self, entering: Watch) -> bool:
-        """Drop the oldest watches until there are few enough."""
-        now = time.monotonic()
-        while len(self._needed) > self._most:
-            watch = next(iter(self.watches))
-            # A walk through a tree must not cost all other watches.
-            if watch is entering or now - watch.since < settings.watching_young:
-                return False
-            self._over(watch)
-        return True
 
     def _over(self, watch: Watch) -> None:
         """End a watch, with a notification."""
@@ -328,10 +313,8 @@ class _Inotify:
         data = b""
         with suppress(BlockingIOError):
             data = os.read(self._inotify.fileno(), BUFFER)
-        events = parse_events(data)
-        for event in events:
+        for event in parse_events(data):
             self.happened(event.wd, event.mask, event.name)
-        self._quieten([event.wd for event in events])
         return len(data) > BUFFER - 512  # two of the longest events
 
     def happened(self, wd: int, mask: int, name: str) -> None:
@@ -348,23 +331,9 @@ class _Inotify:
 
     def lose(self) -> None:
         """Handle lost events, which may concern any folder on the way to another: stop watching everything."""
-        self._refuse((), None)
+        self._refuse(())
         for watch in tuple(self.watches):
             self._over(watch)
-
-    def _quieten(self, wds: list[int]) -> None:
-        """Stop watching the folder with the most events if there are too many."""
-        now = time.monotonic()
-        if now - self._counted_since > 1:
-            self._counted_since = now
-            self._counts.clear()
-        self._counts.update(wd for wd in wds if wd in self._needed)
-        if sum(self._counts.values()) > MAX_EVENTS_PER_SECOND:
-            loudest, _ = self._counts.most_common(1)[0]
-            del self._counts[loudest]
-            for watch, depth in tuple(self._needed.get(loudest, {}).items()):
-                self._refuse(watch.path[:depth], settings.watching_quiet)
-                self._over(watch)
 
     def check_mounts(self) -> dict[str, str]:
         """Return the file system of each mount by mount id; folders under new or removed mounts count as replaced."""

@@ -15,6 +15,7 @@ import pytest
 
 from glassfs import threads
 from glassfs.errors import Changed, DeviceFailed, NotAllowed, NotFound
+from glassfs.source.remote.fsspecs import FsspecServer
 from glassfs.source.remote.server import Facts
 from glassfs.source.remote.url import Connection
 from tests.conftest import Scale
@@ -59,17 +60,15 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-def configure(home: Path, sshd: servers.Ssh, *lines: str) -> None:
+def reached(home: Path, sshd: servers.Ssh, **extra: object) -> FsspecServer:
+    """The server, whose key is known."""
     (home / "known_hosts").write_text(sshd.known_hosts.read_text())
-    (home / "config").write_text("\n".join((
-        "Host glass", "HostName 127.0.0.1", f"Port {sshd.port}", f"User {sshd.user}", f"IdentityFile {sshd.key}",
-        *lines,
-    )))
+    options = Connection(timeout=60, extra={"key_filename": str(sshd.key), **extra})
+    return server(f"sftp://{sshd.user}@127.0.0.1:{sshd.port}", options)
 
 
 def test_ssh_lists_and_reads(sshd: servers.Ssh, home: Path, files: Path, scale: Scale) -> None:
-    configure(home, sshd)
-    found = server("sftp://glass")
+    found = reached(home, sshd)
     path = files.parts[1:]
     names = listed(found, path)
     assert {name: facts and facts.size for name, facts in names.items()} == {
@@ -88,34 +87,17 @@ def test_ssh_lists_and_reads(sshd: servers.Ssh, home: Path, files: Path, scale: 
     found.close()
 
 
-def test_ssh_user_and_port_in_the_url(sshd: servers.Ssh, home: Path, files: Path) -> None:
-    configure(home, sshd)
-    options = Connection(timeout=60, extra={"key_filename": str(sshd.key)})
-    found = server(f"ssh://{sshd.user}@127.0.0.1:{sshd.port}", options)
-    assert found.name == f"ssh://127.0.0.1:{sshd.port}"
-    assert (found.begin((*files.parts[1:], "a.kdb"), 9) or pytest.fail())[1] == DATA[:9]
-
-
-def test_ssh_uses_the_proxy_command(sshd: servers.Ssh, home: Path, files: Path) -> None:
-    configure(home, sshd, 'ProxyCommand bash -c "exec 3<>/dev/tcp/%h/%p; cat <&3 & exec cat >&3"')
-    found = server("sftp://glass")
-    check_reads(found, (*files.parts[1:], "a.kdb"), DATA, 5)
-    found.close()
-
-
 @pytest.mark.parametrize("known", ["", "another"])
 def test_ssh_refuses_unknown_hosts(sshd: servers.Ssh, home: Path, files: Path, known: str) -> None:
-    configure(home, sshd)
+    found = reached(home, sshd, host_key_policy="auto_add")
     another = sshd.key.with_suffix(".pub").read_text()
     (home / "known_hosts").write_text(f"[127.0.0.1]:{sshd.port} {another}" if known else "")
-    found = server("sftp://glass", Connection(timeout=60, extra={"host_key_policy": "auto_add"}))
-    with pytest.raises(NotAllowed, match=r"^sftp://glass/x: its host key"):
+    with pytest.raises(NotAllowed, match=r"^sftp://127\.0\.0\.1:\d+/x: its host key"):
         found.begin(("x",), 1)
 
 
 def test_ssh_without_a_key_is_denied(sshd: servers.Ssh, home: Path) -> None:
-    configure(home, sshd)
-    (home / "config").unlink()
+    (home / "known_hosts").write_text(sshd.known_hosts.read_text())
     with pytest.raises(NotAllowed, match="the host accepts no key of yours"):
         server(f"sftp://127.0.0.1:{sshd.port}").begin(("x",), 1)
 
@@ -126,8 +108,7 @@ def test_ssh_without_a_server_fails(home: Path) -> None:
 
 
 def test_ssh_replaced_file_is_changed(sshd: servers.Ssh, home: Path, files: Path) -> None:
-    configure(home, sshd)
-    found = server("sftp://glass")
+    found = reached(home, sshd)
     path = (*files.parts[1:], "a.kdb")
     facts, _ = found.begin(path, 10) or pytest.fail()
     (files / "new").write_bytes(DATA[::-1])
@@ -143,8 +124,7 @@ def test_ssh_replaced_file_is_changed(sshd: servers.Ssh, home: Path, files: Path
 
 
 def test_ssh_reconnects_after_a_lost_connection(sshd: servers.Ssh, home: Path, files: Path) -> None:
-    configure(home, sshd)
-    found = server("sftp://glass")
+    found = reached(home, sshd)
     path = (*files.parts[1:], "a.kdb")
     facts, _ = found.begin(path, 10) or pytest.fail()
     found._idle[0][1].client.get_transport().sock.close()

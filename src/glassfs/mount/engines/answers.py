@@ -24,7 +24,8 @@ UNANSWERED = (Opcode.FORGET, Opcode.BATCH_FORGET)
 _HEADER = OUT_HEADER.size
 _REQUEST = IN_HEADER.size
 
-Send = Callable[[Sequence[bytes | bytearray | memoryview]], bool]
+Body = bytes | bytearray | memoryview
+Send = Callable[[Sequence[Body]], bool]
 """Sends one message in parts; returns whether the kernel was still waiting for it."""
 
 
@@ -37,10 +38,16 @@ class Buffers:
         # Private: the first use of a shared page takes nearly twice as long.
         self._mapped = mmap.mmap(-1, LONGEST_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.pages = memoryview(self._mapped)
+        self.given: list[tuple[int, int]] = []
+        """The first and the number of ids that carry a reference in the reply that is being made."""
 
     def free(self) -> None:
         """Give the memory of the pages back until they are used again."""
         self._mapped.madvise(mmap.MADV_DONTNEED)
+
+
+Handler = Callable[[int, bytes, Buffers], Body | None]
+"""Returns the body of the reply to a request about a node; None if it has none. Gets the whole message."""
 
 
 class Answers:
@@ -56,11 +63,11 @@ class Answers:
         # Threads add to it without a lock. If a count were lost, no more would be wrong than a figure of the status.
         self.counts = [0] * OPCODES
         """Number of requests by opcode."""
-        handlers: dict[int, Callable[[int, int, bytes, Buffers], None]] = {
+        handlers: dict[int, Handler] = {
             Opcode.LOOKUP: self._look_up, Opcode.GETATTR: self._getattr, Opcode.READ: self._read,
             Opcode.READDIRPLUS: self._list, Opcode.FORGET: self._forget,
             Opcode.BATCH_FORGET: self._batch_forget, Opcode.READLINK: self._readlink,
-            Opcode.OPENDIR: self._opendir, Opcode.RELEASEDIR: self._releasedir,
+            Opcode.OPENDIR: self._opendir, Opcode.RELEASEDIR: lambda ident, message, buffers: b"",
             Opcode.GETXATTR: self._getxattr, Opcode.LISTXATTR: self._listxattr, Opcode.STATFS: self._statfs,
         }
         self._handlers = [handlers.get(opcode) for opcode in range(OPCODES)]
@@ -75,58 +82,53 @@ class Answers:
             self.fail(unique, errno.ENOSYS)
             return
         try:
-            handler(unique, ident, message, buffers)
+            body = handler(ident, message, buffers)
+            # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
+            # all are given back.
+            if body is not None and self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body)):
+                buffers.given.clear()
         except BaseException as error:
             number = self._failures.errno_of(error)
             if opcode not in UNANSWERED:
                 self.fail(unique, number)
+        finally:
+            while buffers.given:
+                child, count = buffers.given.pop()
+                self._operations.inodes.forget(child, 1, count)
 
     def fail(self, unique: int, number: int) -> None:
         self._send((wire.packed(number, unique),))
 
-    def _reply(self, unique: int, body: bytes | bytearray | memoryview) -> bool:
-        return self._send((OUT_HEADER.pack(_HEADER + len(body), 0, unique), body))
-
-    def _look_up(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _look_up(self, ident: int, message: bytes, buffers: Buffers) -> Body:
         child, attributes, entry_timeout, timeout = self._operations.look_up(ident, wire.name_at(message))
         if attributes is None:
-            self._reply(unique, wire.no_entry(entry_timeout))
-            return
-        answer = wire.entry_out(child, self._generation, entry_timeout, timeout, attributes)
-        if not self._send((wire.packed(0, unique, answer),)):
-            self._operations.inodes.forget(child, 1)
+            return wire.no_entry(entry_timeout)
+        buffers.given.append((child, 1))
+        return wire.entry_out(child, self._generation, entry_timeout, timeout, attributes)
 
-    def _getattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _getattr(self, ident: int, message: bytes, buffers: Buffers) -> Body:
         attributes, timeout = self._operations.attributes(ident)
-        self._send((wire.packed(0, unique, wire.attr_out(timeout, attributes)),))
+        return wire.attr_out(timeout, attributes)
 
-    def _read(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _read(self, ident: int, message: bytes, buffers: Buffers) -> Body:
         _, offset, size = wire.READ_IN.unpack_from(message, _REQUEST)
         if size > LONGEST_READ:  # more than was negotiated
             raise Answer(errno.EINVAL)
         count = self._operations.read_into(ident, buffers.pages[:size], offset)
-        self._reply(unique, buffers.pages[:count])
+        return buffers.pages[:count]
 
-    def _list(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        """Reply with as many entries as fit; each that has attributes carries a reference."""
+    def _list(self, ident: int, message: bytes, buffers: Buffers) -> Body:
+        """Return as many entries as fit; each that has attributes carries a reference."""
         operations = self._operations
         _, cookie, size = wire.READ_IN.unpack_from(message, _REQUEST)
         listing, position = operations.listing(ident, cookie)
         body = bytearray(wire.dots(listing.directory.ino, listing.cookie)[position * wire.DOT :])
-        given: list[tuple[int, int]] = []
-        try:
-            is_full = self._fill(body, listing, max(2, position), size, given)
-            if (is_full and not body) or len(body) > size:  # an empty reply would mean the end
-                raise Answer(errno.EINVAL)
-            if not body:
-                operations.listed(ident, cookie)
-            # References count from the moment the kernel has the reply. If it refuses it, or making it failed midway,
-            # all are given back.
-            if self._reply(unique, body):
-                given.clear()
-        finally:
-            for child, count in given:
-                operations.inodes.forget(child, 1, count)
+        is_full = self._fill(body, listing, max(2, position), size, buffers.given)
+        if (is_full and not body) or len(body) > size:  # an empty reply would mean the end
+            raise Answer(errno.EINVAL)
+        if not body:
+            operations.listed(ident, cookie)
+        return body
 
     def _fill(
         self, body: bytearray, listing: Listing, position: int, size: int, given: list[tuple[int, int]],
@@ -211,43 +213,41 @@ class Answers:
         body += wire.dirent(node.ino, after, node.mode, raw(node.name))
         return attributes is not None
 
-    def _forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _forget(self, ident: int, message: bytes, buffers: Buffers) -> None:
         self._operations.inodes.forget(ident, wire.FORGET_IN.unpack_from(message, _REQUEST)[0])
 
-    def _batch_forget(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _batch_forget(self, ident: int, message: bytes, buffers: Buffers) -> None:
         count, _ = wire.BATCH_FORGET_IN.unpack_from(message, _REQUEST)
         start = _REQUEST + wire.BATCH_FORGET_IN.size
         for one, references in wire.FORGET_ONE.iter_unpack(message[start : start + count * wire.FORGET_ONE.size]):
             self._operations.inodes.forget(one, references)
 
-    def _readlink(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        self._reply(unique, raw(self._operations.readlink(ident)))
+    def _readlink(self, ident: int, message: bytes, buffers: Buffers) -> Body:
+        return raw(self._operations.readlink(ident))
 
-    def _opendir(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _opendir(self, ident: int, message: bytes, buffers: Buffers) -> Body:
         if not self._operations.has_presumed:
             raise Answer(errno.ENOSYS)
         self._operations.enter(ident)
-        self._reply(unique, wire.OPEN_OUT.pack(0, 1 << 1 | 1 << 3, 0))  # FOPEN_KEEP_CACHE and FOPEN_CACHE_DIR
+        return wire.OPEN_OUT.pack(0, 1 << 1 | 1 << 3, 0)  # FOPEN_KEEP_CACHE and FOPEN_CACHE_DIR
 
-    def _getxattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _getxattr(self, ident: int, message: bytes, buffers: Buffers) -> Body:
         name = wire.name_at(message, _REQUEST + wire.XATTR_IN.size)
-        self._reply_value(unique, message, self._operations.getxattr(ident, name))
+        return _value(message, self._operations.getxattr(ident, name))
 
-    def _listxattr(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _listxattr(self, ident: int, message: bytes, buffers: Buffers) -> Body:
         names = self._operations.listxattr(ident)
-        self._reply_value(unique, message, b"".join(raw(name) + b"\0" for name in names))
+        return _value(message, b"".join(raw(name) + b"\0" for name in names))
 
-    def _reply_value(self, unique: int, message: bytes, value: bytes) -> None:
-        """Reply with a value, or with its size if the kernel asks for that."""
-        size, _ = wire.XATTR_IN.unpack_from(message, _REQUEST)
-        if size and len(value) > size:
-            raise Answer(errno.ERANGE)
-        self._reply(unique, value if size else wire.XATTR_OUT.pack(len(value), 0))
-
-    def _statfs(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
+    def _statfs(self, ident: int, message: bytes, buffers: Buffers) -> Body:
         blocks = -(-self._operations.total_size() // wire.BLOCK_SIZE)
         # No free space; names of up to 255 bytes.
-        self._reply(unique, wire.STATFS_OUT.pack(blocks, 0, 0, 0, 0, wire.BLOCK_SIZE, LONGEST_NAME, wire.BLOCK_SIZE, 0))
+        return wire.STATFS_OUT.pack(blocks, 0, 0, 0, 0, wire.BLOCK_SIZE, LONGEST_NAME, wire.BLOCK_SIZE, 0)
 
-    def _releasedir(self, unique: int, ident: int, message: bytes, buffers: Buffers) -> None:
-        self._reply(unique, b"")
+
+def _value(message: bytes, value: bytes) -> bytes:
+    """Return a value, or its size if the kernel asks for that."""
+    size, _ = wire.XATTR_IN.unpack_from(message, _REQUEST)
+    if size and len(value) > size:
+        raise Answer(errno.ERANGE)
+    return value if size else wire.XATTR_OUT.pack(len(value), 0)

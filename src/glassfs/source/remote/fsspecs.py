@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import inspect
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +23,7 @@ from socket import gaierror
 from typing import Any, TypeVar
 
 from glassfs.errors import Changed, DeviceFailed, GlassfsError, NotAllowed, NotFound, Refused, Unavailable
+from glassfs.lru import LRU
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source.contract import Path
@@ -47,6 +49,7 @@ _TIMES = (
     "mtime", "LastModified", "last_modified", "Last-Modified", "modified", "updated", "modificationTime",
     "created",
 )
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _MISSING = (404, 410)
 _DENIED = (401, 403, 407)
 
@@ -256,6 +259,69 @@ class FsspecServer(Server):
             return system.open(key, "rb")
 
 
+class MemoryServer(FsspecServer):
+    """Files in the memory of this process. All readers of one share a position, so it is never opened."""
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        return system.cat_file(key, offset, offset + size)
+
+
+class HubServer(FsspecServer):
+    """Hugging Face, with the facts of each commit remembered, which never change.
+
+    Paths are pinned to the commit that their branch points to, which is looked up again after ``poll`` seconds, or
+    after settings.hub_pin if that is less.
+    """
+
+    has_lasting_versions = True
+
+    def __init__(self, url: Url, connection: Connection) -> None:
+        super().__init__(url, connection)
+        if connection.anonymous:
+            self._options["token"] = False
+        self._pin_seconds = min(connection.poll, settings.hub_pin)
+        self._commits: dict[tuple[str, str, str], tuple[str, float]] = {}
+        self._infos: LRU[str, dict[str, Any]] = LRU(10_000)
+
+    def connect(self) -> Any:
+        system = super().connect()
+        system.isdir = lambda key: False  # it is asked about each file that is read, and would list the file's folder
+        return system
+
+    def drop_caches(self, system: Any) -> None:
+        # Facts about repositories stay cached, as each costs a request.
+        system.dircache.clear()
+
+    def ls(self, system: Any, key: str) -> Iterable[Any]:
+        return super().ls(system, self.pinned(system, key))
+
+    def info(self, system: Any, key: str) -> Any:
+        info = self._infos.get(key)
+        if info is None:
+            info = system.info(key, expand_info=True)  # else it lists the folder
+            self._infos.put(key, info)
+        return info
+
+    def pinned(self, system: Any, key: str) -> str:
+        """Return the same path at the commit that its branch points to."""
+        resolved = system.resolve_path(key)
+        # A branch may move between two reads of one file. All paths are therefore those of a commit.
+        branch = (resolved.repo_type, resolved.repo_id, resolved.revision)
+        commit, since = self._commits.get(branch, ("", 0.0))
+        if not commit or time.monotonic() - since > self._pin_seconds:
+            commit = resolved.revision
+            if not _COMMIT.fullmatch(commit):
+                info = system._api.repo_info(resolved.repo_id, repo_type=resolved.repo_type, revision=commit)
+                commit = str(info.sha)
+            self._commits[branch] = commit, time.monotonic()
+        kind = {"dataset": "datasets/", "space": "spaces/"}.get(resolved.repo_type, "")
+        return f"{kind}{resolved.repo_id}@{commit}/{resolved.path_in_repo}".rstrip("/")
+
+
+SERVERS: dict[str, type[FsspecServer]] = {"hf": HubServer, "memory": MemoryServer}
+"""Those of protocols that need more than fsspec's contract; for SFTP see ``ssh``."""
+
+
 def _class_of(url: Url) -> Any:
     """Import the file system's class."""
     try:
@@ -267,8 +333,6 @@ def _class_of(url: Url) -> Any:
     try:
         return fsspec.get_filesystem_class(url.scheme)
     except ImportError as error:
-        if url.scheme in ("sftp", "ssh"):
-            raise Refused(not_installed("ssh")) from None
         raise Refused(f"{url.scheme}:// needs another package: {error}") from None
     except ValueError:
         raise Refused(f"unknown protocol {url.scheme}://") from None

@@ -1,4 +1,4 @@
-"""Objects in buckets and on web servers, through obstore: S3, Google Cloud Storage, Azure, HTTP and WebDAV.
+"""Objects in buckets and on web servers, through obstore: S3, Google Cloud Storage, Azure, HTTP.
 
 obstore signs requests and keeps connections. This module retries, and checks of each answer that it is the range asked
 for, complete, and of the right version. Any thread.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import logging
 import pathlib
 import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import ModuleType
 from typing import Any
@@ -24,9 +24,6 @@ from glassfs.forks import PerProcess
 from glassfs.settings import settings
 from glassfs.source.contract import Path
 from glassfs.source.remote.server import NO_HOST, SECOND, TRIES, Attempt, Facts, Listed, Result, Retryable, Server
-from glassfs.terminal import printable
-
-log = logging.getLogger(__name__)
 
 _RETRYABLE = ("408", "425", "429", "500", "502", "503", "504")
 _STATUS = re.compile(r"status code: (\d{3}(?: [A-Z][A-Za-z-]*)*)")
@@ -35,12 +32,10 @@ CODE = r"(?:[A-Z][a-z]{1,20}){2,8}"
 _CODE = re.compile(rf"<Code>({CODE})</Code>")
 NO_RANGES = "the server ignores the Range header and sends whole files"
 UNTRUSTED = "its certificate is not trusted"
-NO_DAV = "the server does not speak WebDAV"
 ENDLESS = "it redirects without end"
-FINAL = (UNTRUSTED, NO_DAV, ENDLESS)
+FINAL = (UNTRUSTED, ENDLESS)
 """Reasons that the next attempt would have as well."""
 _CAUSES = (
-    ("Error decoding PROPFIND response", NO_DAV),
     ("InvalidCertificate", UNTRUSTED), ("certificate", UNTRUSTED),
     ("dns error", NO_HOST),
     ("Connection refused", "the connection is refused"),
@@ -73,6 +68,7 @@ class NoRanges(Retryable):
     """A server sends a whole object instead of a range."""
 
 
+@dataclass(eq=False)
 class ObjectServer(Server):
     """``store`` is an obstore store; ``library`` is the obstore package that it is of.
 
@@ -80,49 +76,40 @@ class ObjectServer(Server):
     """
 
     has_lasting_versions = True
-
-    def __init__(
-        self, name: str, identity: str, store: Any, library: ModuleType, timeout: float, host: str = "",
-        list_pages: ListPages | None = None,
-    ) -> None:
-        self.name = name
-        self.identity = identity
-        self.timeout = timeout
-        self._host = host
-        self._library = library
-        self._store = store
-        self._list_pages = list_pages
-        self._listed_by_page: set[Path] = set()
+    name: str
+    identity: str
+    store: Any
+    library: ModuleType
+    timeout: float
+    host: str = ""
+    list_pages: ListPages | None = None
 
     async def _list(self, path: Path) -> Sequence[Listed]:
         # A server may send names without end, and obstore returns them all at once. The time bounds how many it can
-        # collect; where names can be had page by page, a folder that takes longer is listed so from then on.
+        # collect; where names can be had page by page, a folder that takes longer is listed so.
         limit = self.timeout / TRIES
-        if self._list_pages is not None:
+        if self.list_pages is not None:
             limit = min(limit, settings.long_listing)
-        if path not in self._listed_by_page:
-            try:
-                return await asyncio.wait_for(self._list_at_once(path), limit)
-            except DeviceFailed as error:
-                failed = error
-            except (TimeoutError, asyncio.TimeoutError):
-                failed = DeviceFailed(f"the listing takes more than {limit:.3g} seconds")
-            if self._list_pages is None:
-                raise failed
-            log.info("%s: %s; listing it page by page", printable(self.shown(path)), failed.reason)
-            self._listed_by_page.add(path)
-        return await self._list_pages(path)  # type: ignore[misc]  # not None here
+        try:
+            return await asyncio.wait_for(self._list_at_once(path), limit)
+        except DeviceFailed as error:
+            failed = error
+        except (TimeoutError, asyncio.TimeoutError):
+            failed = DeviceFailed(f"the listing takes more than {limit:.3g} seconds")
+        if self.list_pages is None:
+            raise failed
+        return await self.list_pages(path)
 
     async def _retried(self, path: Path, attempt: Attempt[Result]) -> Result:
         return await super()._retried(path, lambda: self._translated(attempt()))
 
     async def _list_at_once(self, path: Path) -> Sequence[Listed]:
         try:
-            found = await self._library.list_with_delimiter_async(self._store, "/".join(path) or None)
-        except (self._library.exceptions.InvalidPathError, ValueError):
+            found = await self.library.list_with_delimiter_async(self.store, "/".join(path) or None)
+        except (self.library.exceptions.InvalidPathError, ValueError):
             reason = "cannot be listed: an object in it has a name with an empty part or a control character"
             raise DeviceFailed(reason) from None
-        except self._library.exceptions.GenericError as error:
+        except self.library.exceptions.GenericError as error:
             if "nvalid list response" in str(error):
                 reason = "cannot be listed: an object in it has a name that is not UTF-8"
                 raise DeviceFailed(reason) from None
@@ -144,9 +131,9 @@ class ObjectServer(Server):
             options["if_none_match"] = known.etag
         try:
             result = await self._get(path, options)
-        except self._library.exceptions.NotModifiedError:
+        except self.library.exceptions.NotModifiedError:
             return None
-        except self._library.exceptions.GenericError as error:
+        except self.library.exceptions.GenericError as error:
             if "status code: 416" not in str(error):
                 raise
             return Facts(0, "", 0), b""
@@ -163,7 +150,7 @@ class ObjectServer(Server):
             options["if_match"] = facts.etag
         try:
             result = await self._get(path, options)
-        except self._library.exceptions.PreconditionError:
+        except self.library.exceptions.PreconditionError:
             raise Changed("has been replaced by another object") from None
         # Some servers ignore If-Match, so the ETag of each answer is compared as well.
         now = facts_of(result.meta)
@@ -173,9 +160,9 @@ class ObjectServer(Server):
 
     async def _get(self, path: Path, options: dict[str, Any]) -> Any:
         """Return obstore's answer. Raises NoRanges if the server sends the whole object."""
-        exceptions = self._library.exceptions
+        exceptions = self.library.exceptions
         try:
-            return await self._library.get_async(self._store, "/".join(path), options=options)
+            return await self.library.get_async(self.store, "/".join(path), options=options)
         except (exceptions.NotSupportedError, exceptions.GenericError) as error:
             if isinstance(error, exceptions.GenericError) and "non-partial response" not in str(error):
                 raise
@@ -212,7 +199,7 @@ class ObjectServer(Server):
 
     def failure(self, error: Exception) -> GlassfsError:
         """Return the error to raise for one of obstore's: Retryable if another attempt may succeed."""
-        exceptions = self._library.exceptions
+        exceptions = self.library.exceptions
         if isinstance(error, FileNotFoundError):
             return self._missing(error)
         if isinstance(error, exceptions.PermissionDeniedError):
@@ -229,8 +216,8 @@ class ObjectServer(Server):
         reason = next((cause for sign, cause in _CAUSES if sign in text), unknown)
         if status is not None:
             reason = f"the server answers {status[1]}{_detail(error)}"
-        elif reason == NO_HOST and self._host:
-            reason = f"there is no host {self._host}; -o endpoint=URL names another server"
+        elif reason == NO_HOST and self.host:
+            reason = f"there is no host {self.host}; -o endpoint=URL names another server"
         if status is not None and status[1].startswith("404"):  # that of a listing
             return self._missing(error)
         is_passing = reason not in FINAL and (status is None or status[1].startswith(_RETRYABLE))

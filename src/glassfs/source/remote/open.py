@@ -101,8 +101,13 @@ def server_of(url: Url, connection: Connection) -> Server:
             return bucket_of(url, connection)
         if url.scheme in WEB:
             return WebServer(url, connection)
-        from glassfs.source.remote.fsspecs import FsspecServer
-        from glassfs.source.remote.protocols import SERVERS
+        if url.scheme in ("sftp", "ssh"):
+            try:
+                from glassfs.source.remote.ssh import SshServer
+            except ImportError:
+                raise Refused(not_installed("ssh")) from None
+            return SshServer(url, connection)
+        from glassfs.source.remote.fsspecs import SERVERS, FsspecServer
 
         return SERVERS.get(url.scheme, FsspecServer)(url, connection)
     except GlassfsError as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -74,15 +74,6 @@ def split(text: str) -> list[str]:
     return [*options, current]
 
 
-def close_to(name: str, known: Collection[str]) -> str:
-    """Return ``; did you mean …?`` with the most similar known option, or ""."""
-    from difflib import get_close_matches
-
-    names = [option.partition("=")[0] for options in known for option in options.split(", ")]
-    close = get_close_matches(name, names, 1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
 def with_option(connection: Connection, option: str) -> Connection | None:
     """Return the connection with a typed option applied; None if it is no option of connections. Raises WrongValue."""
     name, has_value, value = option.partition("=")
@@ -116,7 +107,7 @@ def connection_from(texts: Sequence[str]) -> Connection:
         if option:
             changed = with_option(connection, option)
             if changed is None:
-                raise WrongValue(f"unknown option {shown(option)!r}{close_to(option.partition('=')[0], DESCRIPTIONS)}")
+                raise WrongValue(f"unknown option {shown(option)!r}")
             connection = changed
     return connection
 

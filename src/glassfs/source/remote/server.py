@@ -227,7 +227,8 @@ class BlockingCalls:
     """
 
     def __init__(self, name: str, most: int) -> None:
-        self._pool = DaemonPool(name, most)
+        self._pool = DaemonPool(name)
+        self._free = asyncio.Semaphore(most)
         self._hanging: set[Future[Any]] = set()
 
     async def run(self, work: Callable[[threading.Event], Result]) -> Result:
@@ -235,19 +236,22 @@ class BlockingCalls:
         if len(self._hanging) >= MOST_HANGING:
             raise DeviceFailed("does not answer")
         # A thread cannot be ended from outside. So a call whose caller has stopped waiting keeps its thread, and
-        # another thread takes its place, up to a number of threads that a machine can bear.
-        abandoned = threading.Event()
-        future = self._pool.submit(partial(work, abandoned))
+        # another call takes its place, up to a number of threads that a machine can bear.
+        await self._free.acquire()
+        abandoned, pause = threading.Event(), 0.0
         try:
-            return await asyncio.wrap_future(future)
-        except asyncio.CancelledError:
-            abandoned.set()
-            if not future.cancel():
+            future = self._pool.submit(partial(work, abandoned))
+            try:
+                return await asyncio.wrap_future(future)
+            except asyncio.CancelledError:
+                abandoned.set()
                 self._hanging.add(future)
                 future.add_done_callback(self._hanging.discard)
-                # Not at once: the calls that a new thread would take may be about to be canceled, too.
-                asyncio.get_running_loop().call_later(settings.server_replace, self._pool.abandon, future)
-            raise
+                # Not at once: the calls that would take its place may be about to be canceled, too.
+                pause = settings.server_replace
+                raise
+        finally:
+            asyncio.get_running_loop().call_later(pause, self._free.release)
 
 
 calls: PerProcess[BlockingCalls] = PerProcess(lambda: BlockingCalls("calls", 8))

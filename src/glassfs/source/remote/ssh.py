@@ -1,7 +1,7 @@
 """Files over SFTP, as strict as ssh itself: a host whose key is not in known_hosts is refused.
 
-User, host name, port, keys and proxy command follow from ``~/.ssh/config``, an agent and the usual key files. Importing
-this module needs paramiko. One thread at a time. Errors are those of paramiko, OSError and EOFError.
+Keys are those of an agent and of the usual files. Importing this module needs paramiko. One thread at a time. Errors
+are those of paramiko, OSError and EOFError.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ import logging
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from stat import S_ISDIR, S_ISREG
 from typing import Any
+from urllib.parse import urlsplit
 
 import paramiko
 from paramiko.sftp import CMD_DATA, CMD_READ, int64
 
-from glassfs.errors import DeviceFailed, NotAllowed
+from glassfs.errors import DeviceFailed, NotAllowed, Refused
+from glassfs.source.remote.fsspecs import FsspecServer
+from glassfs.source.remote.url import Connection, Url
 
-SYSTEM_HOSTS = "/etc/ssh/ssh_known_hosts"
+KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts", "~/.ssh/known_hosts", "~/.ssh/known_hosts2"
 REQUEST_BYTES = 32768
 """Bytes that every server sends in one answer."""
 
@@ -95,32 +98,15 @@ class SftpSession(paramiko.SFTPClient):  # type: ignore[misc]
 
 
 def connected(host: str, timeout: float, **arguments: Any) -> SftpSession:
-    """Log in to a host, whose name may be one in ``~/.ssh/config``.
-
-    ``arguments`` are those of ``paramiko.SSHClient.connect`` and take precedence over that file. ``timeout`` is that of
-    each step, in seconds.
-    """
-    settings = _settings(host)
+    """Log in to a host. ``arguments`` are those of ``paramiko.SSHClient.connect``; ``timeout`` is that of each step."""
     client = paramiko.SSHClient()
-    own_hosts = settings.get("userknownhostsfile", "~/.ssh/known_hosts ~/.ssh/known_hosts2").split()
-    for name in (SYSTEM_HOSTS, *map(os.path.expanduser, own_hosts)):
-        if os.path.exists(name):
-            client.load_system_host_keys(name)
+    for name in KNOWN_HOSTS:
+        if os.path.exists(path := os.path.expanduser(name)):
+            client.load_system_host_keys(path)
     client.set_missing_host_key_policy(_RefuseUnknownHosts())
-    host = settings.get("hostname", host)
-    options: dict[str, Any] = {
-        "port": int(settings.get("port", paramiko.config.SSH_PORT)),
-        "username": settings.get("user"),
-        "key_filename": settings.get("identityfile"),
-        **dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), timeout),
-    }
-    if settings.get("identitiesonly") == "yes":
-        options |= {"look_for_keys": False, "allow_agent": False}
-    options |= arguments
-    if command := _proxy_command(settings, host, options["port"]):
-        options["sock"] = paramiko.ProxyCommand(command)
+    timeouts = dict.fromkeys(("timeout", "banner_timeout", "auth_timeout", "channel_timeout"), timeout)
     try:
-        client.connect(host, **options)
+        client.connect(host, **timeouts, **arguments)
         session: SftpSession = SftpSession.from_transport(client.get_transport())
     except BaseException as error:
         client.close()
@@ -134,25 +120,35 @@ def connected(host: str, timeout: float, **arguments: Any) -> SftpSession:
     return session
 
 
+class SshServer(FsspecServer):
+    """SFTP to known hosts only; a URL may contain a user but no password."""
+
+    def _options_for(self, url: Url, connection: Connection, base: str) -> dict[str, Any]:
+        try:
+            parts = urlsplit(base)
+            options = {"host": parts.hostname, "port": parts.port or 22, "username": url.userinfo or None}
+        except ValueError:
+            raise Refused("is not a URL") from None
+        if not parts.hostname:
+            raise Refused("names no host")
+        # Options of fsspec's own file system; here unknown hosts are always refused.
+        extra = {name: value for name, value in connection.extra.items() if name not in ("host_key_policy", "temppath")}
+        return {"timeout": connection.timeout, **options, **extra}
+
+    def connect(self) -> Any:
+        return connected(**self._options)
+
+    def disconnect(self, system: Any) -> None:
+        system.client.close()
+
+    def drop_caches(self, system: Any) -> None:
+        """There are none."""
+
+    def read(self, system: Any, key: str, offset: int, size: int) -> Any:
+        return system.read_range(key, offset, size)
+
+
 def _info(name: str, attributes: Any) -> dict[str, Any]:
     mode = attributes.st_mode
     kind = "file" if mode is None or S_ISREG(mode) else "directory" if S_ISDIR(mode) else "other"
     return {"name": name, "type": kind, "size": attributes.st_size, "mtime": attributes.st_mtime}
-
-
-def _settings(host: str) -> Mapping[str, Any]:
-    """Return what the user's configuration says of a host."""
-    name = os.path.expanduser("~/.ssh/config")
-    if not os.path.exists(name):
-        return {}
-    found: Mapping[str, Any] = paramiko.SSHConfig.from_path(name).lookup(host)
-    return found
-
-
-def _proxy_command(settings: Mapping[str, Any], host: str, port: int) -> str:
-    """Return the command through which the host is reached, or ""."""
-    jump = settings.get("proxyjump", "none")
-    if jump != "none":
-        return f"ssh -W [{host}]:{port} {jump}"
-    command: str = settings.get("proxycommand", "none")
-    return "" if command == "none" else command

@@ -1,4 +1,4 @@
-"""Web servers: folders through WebDAV or from the pages that servers send for them, and servers without ranges.
+"""Web servers: folders from the pages that servers send for them, and servers without ranges.
 
 A page has names, and no exact sizes. Objects are therefore described by one request each, many at once. Any thread.
 
@@ -34,7 +34,6 @@ from glassfs.names import raw
 from glassfs.sizes import human_size
 from glassfs.source.contract import Path
 from glassfs.source.remote.objects import (
-    NO_DAV,
     NO_RANGES,
     UNTRUSTED,
     NoRanges,
@@ -56,8 +55,7 @@ MOST_WHOLE = 64 << 20
 """Size of an object up to which it is read from a server without ranges: each read fetches it from its start."""
 AT_ONCE = 32
 """Objects that are asked for their facts at once."""
-REMEMBERED, REMEMBERED_NAMES = 10_000, 250_000
-_NO_DAV = re.compile(rf"answers (400|403|405|501)\b|HTTP 403|{NO_DAV}")
+REMEMBERED_NAMES = 250_000
 _PLAIN_IN_QUERY = "%!$&()*+,/:;=?@[]^`{|}~\\-._"
 _PAGES = ("text/html", "application/xhtml+xml")
 
@@ -98,8 +96,6 @@ class WebServer(ObjectServer):
         if url.query:  # a signature in a query is for one object
             identity += f"?{blake2b(raw(url.query), digest_size=16).hexdigest()}"
         super().__init__(base, identity, store, library, connection.timeout)
-        self._sends_pages: LRU[Path, bool] = LRU(REMEMBERED)
-        """Folders that were listed from pages. Those below them are, too."""
         self._described: LRU[Path, tuple[bytes, list[Listed]]] = LRU(REMEMBERED_NAMES)
         """What is in a folder, with a digest of its page."""
         if url.query and self._target(url) is not None:
@@ -123,27 +119,9 @@ class WebServer(ObjectServer):
         return result_of(retried(lambda: calls.get().run(ask), self.timeout, url.shown), self.timeout, url.shown)
 
     async def _list(self, path: Path) -> Sequence[Listed]:
-        # A server that sent a page for a folder does so for those below it: asking for WebDAV again would double the
-        # requests.
         if self._url.query:
             raise Refused("a URL with a query is no folder; name what is in it by its own URL")
-        by_webdav: Sequence[Listed] | None = None
-        if not any(self._sends_pages.get(path[:depth]) for depth in range(len(path) + 1)):
-            try:
-                by_webdav = await self._translated(super()._list(path))
-            except (DeviceFailed, NotAllowed) as error:
-                if not _NO_DAV.search(error.reason):
-                    raise
-        # obstore returns nothing for a missing folder, and servers may call those missing that they only send.
-        if by_webdav:
-            return by_webdav
-        try:
-            digest, names = await calls.get().run(partial(self._names, path))
-        except Refused:
-            if by_webdav is None:
-                raise
-            return by_webdav
-        self._sends_pages.put(path, True)
+        digest, names = await calls.get().run(partial(self._names, path))
         # Objects are asked for their facts again when the page is another one, as it has their times. A change that it
         # does not show yet is found by a read.
         known = self._described.get(path)
@@ -227,8 +205,8 @@ class WebServer(ObjectServer):
 
     async def _asked(self, path: Path) -> Facts | None:
         try:
-            return facts_of(await self._library.head_async(self._store, "/".join(path)))
-        except (self._library.exceptions.BaseError, FileNotFoundError) as error:
+            return facts_of(await self.library.head_async(self.store, "/".join(path)))
+        except (self.library.exceptions.BaseError, FileNotFoundError) as error:
             if "status code: 404" in str(error):
                 raise
             # Not every server answers HEAD, or says in its answer how long the object is.
@@ -246,7 +224,7 @@ class WebServer(ObjectServer):
         try:
             return await super()._get(path, options)
         except NoRanges:
-            result = await self._library.get_async(self._store, "/".join(path))
+            result = await self.library.get_async(self.store, "/".join(path))
         if result.meta["size"] > MOST_WHOLE:
             raise DeviceFailed(f"{NO_RANGES}; it has to be smaller than {human_size(MOST_WHOLE)}")
         return result
