@@ -145,8 +145,6 @@ def test_several_files_are_read_together(robot: GlassfsFileSystem) -> None:
     assert robot.cat("episodes/*/state.npy") == robot.cat(list(states)) == states
     assert robot.cat(STATE) == states[STATE] and robot.cat([STATE]) == {STATE: states[STATE]}
     assert robot.cat(STATE, recursive=True, start=-8) == states[STATE][-8:]
-    assert robot.cat("episodes", recursive=True).keys() == {*robot.find("episodes")}
-    assert robot.cat("meta", recursive=True) == {"meta/file.json": robot.cat_file("meta/file.json")}
     assert robot.cat([STATE, "nowhere"], on_error="omit") == {STATE: states[STATE]}
     assert isinstance(robot.cat([STATE, "nowhere"], on_error="return")["nowhere"], FileNotFoundError)
     for path in ([STATE, "nowhere"], "nowhere", "no*"):
@@ -222,7 +220,7 @@ def test_times_are_those_of_the_container(tmp_path: Path) -> None:
     written = datetime.fromtimestamp(1_700_000_000, timezone.utc).replace(microsecond=123456)
     assert fs.modified("values.npy") == fs.created("values.npy") == written
     assert fs.info("values.npy")["mtime"] == pytest.approx(written.timestamp())
-    assert fs.checksum("values.npy") == int(fs.ukey("values.npy"), 16) != fs.checksum("")
+    assert fs.checksum("values.npy") != fs.checksum("")
 
 
 def test_links_are_followed_within_the_source(tmp_path: Path) -> None:

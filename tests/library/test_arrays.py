@@ -19,7 +19,6 @@ from writers.wshard import WShardWriter
 
 import glassfs
 from glassfs.errors import Changed, Damaged, IsADirectory, Unsuited
-from tests.conftest import DATA
 from tests.library.conftest import FRAMES, video, write_store
 
 
@@ -240,13 +239,3 @@ def test_large_files_are_read_in_one_piece(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(raw := os.urandom(3 << 20))
     with glassfs.open(tmp_path) as data:
         assert data["a"].bytes() == raw
-
-
-def test_guessed_arrays_are_bytes_in_the_tree() -> None:
-    with glassfs.open(DATA / "wshard/go_full_lanes.wshard") as data:
-        guessed = [entry for entry in data.glob("**/*.bin") if "dtype" in entry.attributes]
-        assert guessed
-        for entry in guessed:
-            values = entry.numpy()
-            assert values.tobytes() == entry.bytes() and entry.attributes["shape"] == str(list(values.shape))
-            assert len(entry) == len(values) and (entry[-1] == values[-1]).all()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import html
 import json
 import pickle
-from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -241,10 +239,8 @@ def test_names_of_strangers_stay_text(tmp_path: Path) -> None:
         store.add(name.replace("/", "|"), [1.0])
     with glassfs.open(tmp_path) as data:
         entry = next(data.glob("a.kas/*"))
-        for shown in (repr(entry), repr(data["a.kas"]), data["a.kas"]._repr_html_(), entry._repr_html_()):
-            assert "\x1b" not in shown and "\u202e" not in shown
-        assert "<script" not in data["a.kas"]._repr_html_() + entry._repr_html_()
-        assert "<script" in html.unescape(data["a.kas"]._repr_html_())
+        for shown in (repr(entry), repr(data["a.kas"])):
+            assert "\x1b" not in shown and "\u202e" not in shown and "<script" in shown
         with pytest.raises(NoSuchEntry) as caught:
             data["a.kas/<script>alert(2)<|script>"]
         assert "\x1b" not in str(caught.value) and "nearest: a.kas/<script>" in str(caught.value)
@@ -254,8 +250,6 @@ def test_repr_tells_what_it_is(data: glassfs.Library, datasets: Path) -> None:
     assert repr(data[f"{EPISODE}/state"]) == f"<glassfs.Entry '{EPISODE}/state.npy' float32 [24, 7], 800 bytes>"
     assert repr(data).startswith(f"<glassfs.Library {str(datasets)!r} directory: notes.txt, run1.kdb")
     assert repr(data["run1.kdb/episodes"]) == "<glassfs.Entry 'run1.kdb/episodes' directory: 0, 1, 2>"
-    picture = data[f"{EPISODE}/images/front/000003"]
-    assert f'<img src="data:image/png;base64,{b64encode(picture.bytes()).decode()}"' in picture._repr_html_()
 
 
 # Without opening: in a remote store file names decide until an entry is used.

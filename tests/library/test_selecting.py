@@ -243,40 +243,12 @@ def test_plain_npy_files_are_read_in_part(tmp_path: Path) -> None:
                 folder[name][0]
 
 
-def test_damage_is_raised_by_indexing_and_said_in_notebooks(tmp_path: Path) -> None:
+def test_damage_is_raised_by_indexing(tmp_path: Path) -> None:
     with WShardWriter(tmp_path / "a.wshard") as writer:
         writer.add_channel("x", np.arange(20_000, dtype="<u4").view("u1").reshape(-1, 20, 20, 4), codec="zstd")
     raw = bytearray((tmp_path / "a.wshard").read_bytes())
     start = raw.index(b"\x28\xb5\x2f\xfd")
     raw[start + 20 : start + 60] = bytes(40)
     (tmp_path / "a.wshard").write_bytes(raw)
-    with glassfs.open(tmp_path / "a.wshard") as alone:
-        with pytest.raises(Damaged, match="signal/x"):
-            alone["signal/x"][5]
-        assert "<video" not in alone["signal/x.mp4"]._repr_html_() and "signal/x" in alone["signal/x.mp4"]._repr_html_()
-
-
-def test_notebooks_play_videos_and_show_json_and_tables(
-    data: glassfs.Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert data._ipython_key_completions_() == list(data)
-    assert data["run1.kdb/episodes/0/state"]._ipython_key_completions_() == []
-    film = data["wave.wshard/signal/rgb.mp4"]
-    assert "<video controls" in film._repr_html_() and 'src="data:video/mp4;base64,' in film._repr_html_()
-    monkeypatch.setattr("glassfs.library.shown.LARGEST_MEDIA", 100)
-    assert "<video" not in film._repr_html_() and "too much for a notebook" in film._repr_html_()
-    assert "<img" not in data["run1.kdb/episodes/0/images/front/000003"]._repr_html_()
-    assert "&quot;fps&quot;: 10.0" in data["run1.kdb/episodes/0/meta/episode"]._repr_html_()
-    assert "pick up the red block" in data["run1.kdb/episodes.parquet"]._repr_html_()
-    assert "<th><bdi>position" in data["run1.kdb/episodes.parquet"]._repr_html_()
-    assert "pick up the red block" in data["run1.kdb/episodes.jsonl"]._repr_html_()
-    assert "setosa" in data["table.idv/columns/Species"]._repr_html_()
-    (tmp_path / "hostile.json").write_text('{"a": "<script>alert(1)</script>\u202e\x1b"}')
-    (tmp_path / "large.json").write_text('"' + "x" * (1 << 20) + '"')
-    (tmp_path / "deep.json").write_text("[" * 60_000)
-    (tmp_path / "lines.jsonl").write_text("{}\n" * 1000)
-    with glassfs.open(tmp_path) as folder:
-        for entry in folder.values():
-            page = entry._repr_html_()
-            assert len(page) < 100_000 and "<script" not in page and "\x1b" not in page and "\u202e" not in page
-        assert folder["lines.jsonl"]._repr_html_().count("{}") == 10
+    with glassfs.open(tmp_path / "a.wshard") as alone, pytest.raises(Damaged, match="signal/x"):
+        alone["signal/x"][5]

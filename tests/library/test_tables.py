@@ -46,7 +46,7 @@ def test_the_episodes_of_a_container(data: glassfs.Library, datasets: Path) -> N
     assert list(data["run1.kdb/episodes"].table()) == list(table)
     with glassfs.open(datasets / "run1.kdb") as alone:
         assert list(alone.episodes()) == list(table)
-        assert "pick up the red block" in alone.episodes()._repr_html_() and "3 rows" in repr(alone.episodes())
+        assert "3 rows" in repr(alone.episodes())
     with pytest.raises(Unsuited, match=r"table\.idv: has no table of episodes"):
         data["table.idv"].episodes()
     assert list(data["table.idv"].joined()) == ["tables"]
@@ -147,17 +147,6 @@ def test_without_any_library_for_tables(datasets: Path) -> None:
     ]
 
 
-def test_names_of_columns_stay_text(tmp_path: Path) -> None:
-    from writers.kinodb import KinoWriter
-
-    zeros = np.zeros((1, 1), np.float32)
-    with KinoWriter(tmp_path / "a.kdb") as writer:
-        writer.add_episode(zeros, zeros, task="</table><script>alert(1)</script>\u202e", embodiment="arm")
-    with glassfs.open(tmp_path) as data:
-        page = data.episodes()._repr_html_()
-    assert "<script" not in page and page.count("</table>") == 1 and "\u202e" not in page
-
-
 UNREAD: Any = None
 """In place of a file that no test reads."""
 
@@ -199,18 +188,13 @@ def test_a_damaged_table_is_shown_with_its_error() -> None:
         raise Damaged("is \x1b[31m<b>broken</b>", "a.kdb")
 
     table = Table(contents.Table(b"t", 3, columns), UNREAD, "t")
-    assert "broken" in repr(table) and "&lt;b&gt;broken" in table._repr_html_()
-    assert "\x1b" not in repr(table) + table._repr_html_()
-    broken = contents.Array(b"x", contents.Unreadable(12, Damaged("is gone")), "<f4", (3,), "f32")
-    page = table_of(3, Column(b"x", broken))._repr_html_()
-    assert "is gone" in page and "<bdi>x</bdi>" in page and page.count("</table>") == 1
+    assert "broken" in repr(table) and "\x1b" not in repr(table)
 
 
 def test_of_many_columns_some_are_named() -> None:
     columns = [column._replace(name=b"c%d" % number) for number in range(5000) for _, column in [vectors((1,))]]
     table = table_of(1, *columns)
     assert len(repr(table)) < 1000 and repr(table).endswith(", …>")
-    assert table._repr_html_().count("<th>") == 50 and "5000 columns" in table._repr_html_()
 
 
 def test_a_wrong_number_of_steps_is_not_used() -> None:
@@ -220,4 +204,4 @@ def test_a_wrong_number_of_steps_is_not_used() -> None:
         for use in (lambda: table["frame"], lambda: table.columns, lambda: next(iter(table)), table.to_arrow):
             with pytest.raises(Damaged, match=r"the state/action section of episode 0: is .* bytes too short"):
                 use()
-        assert "bytes too short" in repr(table) and "bytes too short" in table._repr_html_()
+        assert "bytes too short" in repr(table)

@@ -13,7 +13,6 @@ import errno
 import hashlib
 import io
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import astuple
@@ -24,16 +23,15 @@ from weakref import WeakValueDictionary, finalize
 from fsspec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
+from glassfs.datasets.selections import Words
 from glassfs.errors import Changed, Damaged, GlassfsError, IsADirectory, NoSuchEntry, NotADirectory, NotFound, Refused
 from glassfs.library.finding import LibraryPaths
 from glassfs.library.session import LibrarySession, OpenArguments
 from glassfs.library.stream import BUFFERED, Raw, bytes_of
-from glassfs.names import text
 from glassfs.source.remote.options import IGNORED, connection_of
 from glassfs.source.remote.url import KNOWN, Connection, is_url, local_name, protocol_of, shown
 from glassfs.terminal import printable
-from glassfs.tree import Directory, File, Node
-from glassfs.tree.nodes import Facts, Settled, facts_of
+from glassfs.tree import Directory, File, Node, Symlink
 from glassfs.tree.tree import normal
 
 PROTOCOL = "glassfs"
@@ -61,8 +59,9 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     """The contents of a container, or of a folder of containers: ``glassfs://PATH::CONTAINER``.
 
     ``fo`` is a local path or a URL, with ``target_protocol`` and ``target_options`` as in fsspec. ``views`` (further
-    forms of contents to list), ``cache_size`` (memory for decoded blocks, in bytes) and ``spool`` (a folder for blocks
-    that are too large for it) are those of ``glassfs.open``.
+    forms of contents to list), ``cache_size`` (memory for decoded blocks, in bytes), ``spool`` (a folder for blocks
+    that are too large for it), ``where``, ``trim`` and ``every`` (which episodes and steps) are those of
+    ``glassfs.open``.
     """
 
     protocol = PROTOCOL
@@ -72,21 +71,23 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def __init__(
         self, fo: str | os.PathLike[str] = "", target_protocol: str | None = None,
         target_options: Mapping[str, Any] | None = None, views: str = "", cache_size: int | None = None,
-        spool: str | None = None, **options: Any,
+        spool: str | None = None, where: str = "", trim: str = "", every: int = 1, **options: Any,
     ) -> None:
         unknown = sorted(options.keys() - IGNORED)
         if unknown:
             raise Refused(f"glassfs has no option {', '.join(unknown)}; those of the source go into target_options")
         super().__init__(**options)
         source, connection = source_of(fo, target_protocol, target_options)
-        asked = OpenArguments((source,), cache_size, spool, views, connection)
+        asked = OpenArguments(
+            (source,), cache_size, spool, views, connection, words=Words.of(where, trim, every),
+        )
         token = hashlib.sha256(repr(astuple(asked)).encode()).hexdigest()
         # The token covers all arguments, in every process: file systems with the same one show the same.
         self._opened = _all.get(token) or _all.setdefault(token, _OpenTree(asked, token))
         self._shown = shown(source)
         self._is_remote = is_url(source)
         name = os.fspath(fo) if self._is_remote else source
-        self._arguments = (name, target_protocol, target_options, views, cache_size, spool)
+        self._arguments = (name, target_protocol, target_options, views, cache_size, spool, where, trim, every)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), self._arguments
@@ -118,7 +119,7 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         def found() -> Info:
             node = self._node(path)
-            return _info(path, node.mode, node.size if isinstance(node, File) else None, node)
+            return _info(path, node, node.size if isinstance(node, File) else None)
 
         return self._fresh(found)
 
@@ -137,9 +138,9 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if not detail:
                 return [above + name for name in node.names()]
             infos = [
-                self._linked(above + text(name), mode) if stat.S_ISLNK(mode)
-                else _info(above + text(name), mode, size, owner)
-                for (name, _, mode, size), owner in _listed(node)
+                self._linked(above + one.name, one.mode) if isinstance(one, Symlink)
+                else _info(above + one.name, one, one.size if isinstance(one, File) and one.data.is_sized else None)
+                for one in node.listing()
             ]
         except Refused as error:  # a container in a folder: callers that walk skip OSErrors
             raise Damaged(error.reason, error.source or self._shown, error.part) from error
@@ -174,9 +175,6 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
         version = path, node.origin.identity, node.origin.mtime_ns
         return hashlib.sha256(repr(version).encode()).hexdigest()
 
-    def checksum(self, path: str) -> int:
-        return int(self.ukey(path), 16)
-
     def modified(self, path: str) -> datetime:
         """Return when the container was last modified."""
         # Whole microseconds, as a float would round them.
@@ -189,19 +187,6 @@ class GlassfsFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def cat_file(self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any) -> bytes:
         """Return the bytes of a file, or of a range as in a slice: negative numbers count from the end."""
         return self._fresh(lambda: _part(self._file(path), start, end))
-
-    def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **kwargs: Any) -> Any:
-        """Return the bytes of a file, or for a pattern, a list or a whole directory a dict from paths to bytes."""
-        paths = self.expand_path(path, recursive=recursive)
-        if recursive:
-            paths = [one for one in paths if not self.isdir(one)]
-        if paths == [self._strip_protocol(path)]:
-            return self.cat_file(paths[0], **kwargs)
-        found = self.cat_ranges(paths, kwargs.get("start"), kwargs.get("end"), on_error=on_error)
-        return {
-            one: data for one, data in zip(paths, found, strict=True)
-            if on_error != "omit" or not isinstance(data, Exception)
-        }
 
     def cat_ranges(
         self, paths: Iterable[str], starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return",
@@ -332,13 +317,6 @@ class GlassfsFile(io.BufferedReader):
         self.size = raw.size
 
 
-def _listed(directory: Directory) -> Iterator[tuple[Facts, Node]]:
-    """Yield the facts of each child, and a node with the same times."""
-    if isinstance(directory, Settled):
-        return ((fact, directory) for fact in directory.facts(0, directory.count))
-    return ((facts_of(node), node) for node in directory.listing())
-
-
 def _part(file: File, start: int | None, end: int | None) -> bytes:
     with file.origin.lease:
         file.prepare()
@@ -346,12 +324,12 @@ def _part(file: File, start: int | None, end: int | None) -> bytes:
         return bytes_of(file, first, last)
 
 
-def _info(path: str, mode: int, size: int | None, node: Node) -> Info:
+def _info(path: str, node: Node, size: int | None) -> Info:
     time = node.origin.mtime_ns / 1e9
-    is_directory = stat.S_ISDIR(mode)
+    is_directory = isinstance(node, Directory)
     return {
         "name": path, "size": 0 if is_directory else size, "type": "directory" if is_directory else "file",
-        "mode": mode, "mtime": time, "created": time,
+        "mode": node.mode, "mtime": time, "created": time,
     }
 
 

@@ -140,14 +140,12 @@ class PartInErrors:
 
 
 def canonical(file: File) -> contents.Content | None:
-    """Return the content of a file, unless the file shows an array in another form; of bytes, the array that they
-    likely are; of a plain ``.npy`` file, or one that an archive has, its array. Raises Damaged and Unsuited for that.
+    """Return the content of a file, unless the file shows an array in another form; of a plain ``.npy`` file, or one
+    that an archive has, its array. Raises Damaged and Unsuited for that.
     """
     content = file.content
     if (content is None or isinstance(content, contents.Part)) and file.name.endswith(FIRST_EXTENSION):
         return arrays.array_in(file)
-    if isinstance(content, contents.Guessed):
-        return content.likely
     if isinstance(content, contents.Array) and not file.name.endswith((FIRST_EXTENSION, VIDEO)):
         return None
     return content

@@ -117,7 +117,7 @@ def type_of(content: Content | None) -> tuple[tuple[int, ...], np.dtype[Any]] | 
     if isinstance(content, EncodedImage):
         from PIL import Image as Pillow
 
-        head = _head(content)
+        head = _opened(content.data.whole(), (content.media.upper(),))  # its pixels are not decoded
         channels = Pillow.getmodebands(_AS_PIXELS.get(head.mode, head.mode))
         dtype = np.dtype("<u2" if head.mode.startswith("I;16") else "|u1")
         return _pixels(head.height, head.width, channels), dtype
@@ -198,19 +198,16 @@ def _values(
     return raw.view(dtype).reshape(shape, order=order)
 
 
-def _head(image: EncodedImage) -> ImageFile:
-    """Return an encoded image of which only the header was decoded. Raises Damaged."""
-    return _opened(image.data.whole(), (image.media.upper(),))
-
-
 def decoded_image(image: EncodedImage) -> Decoded:
     """Return an encoded image, decoded. Raises Damaged."""
-    return _loaded(_head(image))
+    return image_in(image.data.whole(), (image.media.upper(),))
 
 
-def image_in(stored: bytes) -> Decoded:
-    """Return the image in a plain file of one of ``IMAGE_FORMATS``. Raises Damaged."""
-    return _loaded(_opened(stored, IMAGE_FORMATS))
+def image_in(stored: Any, formats: tuple[str, ...] = IMAGE_FORMATS) -> Decoded:
+    """Return the image in a file of one of these formats. Raises Damaged."""
+    image = _opened(stored, formats)
+    decode(image)
+    return image
 
 
 def image_of(image: Image) -> Decoded | None:
@@ -227,11 +224,6 @@ def _opened(stored: Any, formats: tuple[str, ...]) -> ImageFile:
 
     with decoding("is not an image that can be decoded"):
         return Pillow.open(io.BytesIO(stored), formats=formats)
-
-
-def _loaded(image: ImageFile) -> Decoded:
-    decode(image)
-    return image
 
 
 class Rows:
@@ -253,9 +245,7 @@ class Rows:
         length = self.shape[0]
         if not -length <= number < length:
             raise IndexError(f"index {number} is out of bounds for an axis of {length}")
-        out = empty(self.shape[1:], self.dtype)
-        self.read_into(out, number % length * self.row_size)
-        return out if out.ndim else out[()]
+        return self.read(number % length, 1)[0]
 
     def read(self, first: int, count: int) -> NDArray[Any]:
         out = empty((count, *self.shape[1:]), self.dtype)
@@ -345,10 +335,8 @@ def select(rows: Rows, key: Any) -> Any:
     if isinstance(first, slice):
         return select(rows, first)[(slice(None), *rest)]
     numbers = np.asarray(0 if first is None or first is ... else first)
-    if numbers.dtype.kind == "b" and numbers.ndim:
-        # Booleans over several axes are as many arrays of integers.
-        first, *more = numbers.nonzero()
-        numbers, rest = first, [*more, *rest]
+    if numbers.dtype.kind == "b" and numbers.ndim == 1:
+        numbers = np.flatnonzero(numbers)
     elif first is None or first is ... or numbers.dtype.kind == "b":
         return select(rows, ...)[items]
     # Each row is read once, in the order in which it is stored; the inverse puts them into the order of the index.

@@ -11,11 +11,11 @@ import os
 from collections.abc import ItemsView as Items
 from collections.abc import Iterator, KeysView, Mapping, Sequence, ValuesView
 from fnmatch import fnmatchcase
-from itertools import islice
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar, cast, overload
 
 from glassfs import content as contents
+from glassfs.datasets.selections import Words, asked, is_selection
 from glassfs.errors import (
     Changed,
     Damaged,
@@ -30,12 +30,14 @@ from glassfs.errors import (
     Unsuited,
 )
 from glassfs.lazy import NDArray
-from glassfs.library import arrays, shown
+from glassfs.library import arrays
 from glassfs.library.arraylike import VIDEO, ArrayLike, PartInErrors, canonical, is_plain_image
 from glassfs.library.finding import REPLACED, below, parts, version_of
 from glassfs.library.session import LibrarySession, OpenArguments, named
+from glassfs.library.shown import description
 from glassfs.library.stream import bytes_of, stream_of, value_of
 from glassfs.source import Connection
+from glassfs.terminal import printable
 from glassfs.tree import Directory, File, Node
 from glassfs.tree.nodes import FIRST_EXTENSION, XATTR_PREFIX
 from glassfs.tree.omissions import as_attributes
@@ -261,22 +263,12 @@ class Entry(ArrayLike):
     # Representation, comparison, pickling.
 
     def __repr__(self) -> str:
-        return shown.line(type(self).__name__, self._shown_name(), self._shown_node())
-
-    def _repr_html_(self) -> str:
-        node = self._shown_node()
-        page = shown.page(self._shown_name(), node)
-        if isinstance(node, File) and isinstance(node.content, contents.Table):
-            return f"{page}{self.table()._repr_html_()}"
-        return page
-
-    def _ipython_key_completions_(self) -> builtins.list[str]:
-        """Return the listed names, for completion in notebooks; the first ones of very many."""
-        node = self._shown_node()
         try:
-            return builtins.list(islice(node.names(), 2000)) if isinstance(node, Directory) else []
+            node: Node | None = self._found
         except GlassfsError:
-            return []
+            node = None
+        words = [f"glassfs.{type(self).__name__}", repr(printable(self.path or self._session.asked.shown))]
+        return f"<{' '.join(filter(None, [*words, description(node)]))}>"
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Entry):
@@ -363,14 +355,6 @@ class Entry(ArrayLike):
         node = self._entered
         return isinstance(node, File) and self._has_array(node)
 
-    def _shown_name(self) -> str:
-        return self.path or self._session.asked.shown
-
-    def _shown_node(self) -> Node | None:
-        try:
-            return self._found
-        except GlassfsError:
-            return None
 
 
 class Library(Entry):
@@ -395,7 +379,7 @@ class Library(Entry):
 
 def opened(
     sources: tuple[str | os.PathLike[str], ...], cache_size: int | None, spool: str | None, views: str,
-    layout: str, storage_options: Mapping[str, Any],
+    layout: str, storage_options: Mapping[str, Any], selected: tuple[str, str, int],
 ) -> Library:
     """Implement ``glassfs.open``."""
     names = named(sources)
@@ -403,8 +387,9 @@ def opened(
     if storage_options:
         from glassfs.source.remote.options import connection_to  # rarely needed
 
-        connection = connection_to(names, storage_options)
-    session = LibrarySession(OpenArguments(names, cache_size, spool, views, connection, layout))
+        sources = asked(names, None).sources if any(map(is_selection, names)) else names
+        connection = connection_to(sources, storage_options)
+    session = LibrarySession(OpenArguments(names, cache_size, spool, views, connection, layout, Words.of(*selected)))
     _, node = session.paths.find("/")
     return Library(session, "/", node)
 
@@ -415,33 +400,20 @@ def _matching(entry: Entry, pattern: Sequence[str], is_lenient: bool = False) ->
         yield entry
         return
     first, rest = pattern[0], pattern[1:]
-    if first == "**":
-        yield from _below(entry, rest or ["*"], is_lenient)
-    else:
-        names = [first]
-        if _WILD & set(first):
-            # With ``**`` further on, a directory that is broken costs its own entries only.
-            is_lenient = is_lenient or "**" in rest
-            names = [name for name in _names(entry, is_lenient) if fnmatchcase(name, first)]
-        for name in names:
-            found = _inner(entry, name, is_lenient)
-            if found is not None and (not rest or found.is_dir()):
-                yield from _matching(found, rest, is_lenient)
-
-
-def _below(entry: Entry, rest: Sequence[str], is_lenient: bool) -> Iterator[Entry]:
-    """Yield the matches of ``rest`` in a directory, which must be listable unless ``is_lenient``, and all below it."""
-    _names(entry, is_lenient)
-    waiting = [entry]
-    while waiting:
-        directory = waiting.pop()
-        yield from _matching(directory, rest, True)
-        inner = [
-            found for name in _names(directory, True)
-            if (found := _inner(directory, name, True)) is not None and found.is_dir()
-            and found.path == below(directory.path, name)[1:]  # not through a link, which may lead in a circle
-        ]
-        waiting += reversed(inner)
+    is_deep, names = first == "**", [first]
+    if _WILD & set(first):
+        # With ``**`` further on, a directory that is broken costs its own entries only.
+        is_lenient = is_lenient or "**" in rest
+        names = [name for name in _names(entry, is_lenient) if fnmatchcase(name, first)]
+    if is_deep:
+        yield from _matching(entry, rest or ["*"], True)
+        rest, is_lenient = pattern, True
+    for name in names:
+        found = _inner(entry, name, is_lenient)
+        if found is None or (rest and not found.is_dir()):
+            continue
+        if not is_deep or found.path == below(entry.path, name)[1:]:  # not through a link, which may lead in a circle
+            yield from _matching(found, rest, is_lenient)
 
 
 def _names(directory: Entry, is_lenient: bool) -> list[str]:

@@ -115,8 +115,7 @@ class _Directories:
     """The directories of a tree by their paths, which begin with a slash; the root's is empty.
 
     Those that were found are cached up to a total weight of ``limit``; when there are more, all others are dropped. One
-    found before ``forget`` and added after it would be stale: callers take ``_generation`` first and pass it to
-    ``_put``, which then does nothing.
+    that was found before its lease was retired is not added after that.
     """
 
     def __init__(self, root: Callable[[], Directory], is_current: Callable[[Lease], bool], limit: int) -> None:
@@ -129,15 +128,12 @@ class _Directories:
         self._weight = 0
         self._paths_of: dict[Lease, tuple[str, ...]] = {}
         """Tuples, as the garbage collector stops visiting those of strings; it would visit lists again and again."""
-        self._generation = 0
-        """Changes with each ``forget``."""
         self._expired = 0.0
         """Containers that were compared with their stores up to this time are compared again."""
 
     def forget(self, lease: Lease | None = None) -> None:
         """Drop all cached directories, or those of one lease."""
         with self._lock:
-            self._generation += 1
             if lease is None:
                 self._drop_all()
             else:
@@ -176,7 +172,6 @@ class _Directories:
             known = self._get(path)
             if known is not None:
                 return path, known
-            generation = self._generation
             place, directory, names = self._nearest(path)
             while names:
                 name = names.pop()
@@ -184,7 +179,7 @@ class _Directories:
                 unlisted = _collection_in(directory, name, names[0]) if len(names) == 1 else None
                 if unlisted is not None:
                     directory, cost = unlisted
-                    self._put(path, directory, generation, cost)
+                    self._put(path, directory, cost)
                     return path, directory
                 node = directory.child(name)
                 if isinstance(node, Symlink):
@@ -196,7 +191,7 @@ class _Directories:
                 if not isinstance(node, Directory):
                     raise NotADirectory("is not a directory", part=printable(place.lstrip("/")))
                 directory = node
-                self._put(place, directory, generation)
+                self._put(place, directory)
             else:
                 return place, directory
         raise UnfollowedLink("there are too many links one after another", part=printable(path))
@@ -211,7 +206,6 @@ class _Directories:
     def _nearest(self, path: str) -> tuple[str, Directory, list[str]]:
         """Return the last cached directory on the way to a path, and the names that lead on from it, the last first."""
         names: list[str] = []
-        generation = self._generation
         while path:
             path, _, name = path.rpartition("/")
             names.append(name)
@@ -220,7 +214,7 @@ class _Directories:
                 return path, directory, names
         root = self._root()
         if not isinstance(root, LostDirectory):
-            self._put("", root, generation)
+            self._put("", root)
         return "", root, names
 
     def _is_current(self, lease: Lease) -> bool:
@@ -237,12 +231,12 @@ class _Directories:
             self.forget(lease)
         return is_current
 
-    def _put(self, path: str, directory: Directory, generation: int, cost: int = DIRECTORY_COST) -> None:
+    def _put(self, path: str, directory: Directory, cost: int = DIRECTORY_COST) -> None:
         lease = directory.origin.lease
         if path and not lease.sources and isinstance(directory, (FixedDirectory, Settled)):
             return  # Its listing never changes, and nothing would report that another directory took its place.
         with self._lock:
-            if self._generation != generation or lease.is_retired:
+            if lease.is_retired:
                 return
             if path not in self._cached:
                 if self._weight + cost > self._limit:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from glassfs.cache import DEFAULT_BUDGET, BlockCache
-from glassfs.datasets.joined import open_sources
+from glassfs.datasets.selecting import open_sources
+from glassfs.datasets.selections import Words
 from glassfs.errors import Closed
 from glassfs.layouts import known
 from glassfs.library.finding import LibraryPaths
@@ -34,6 +35,7 @@ class OpenArguments:
     views: str = ""
     connection: Connection = field(default_factory=Connection)
     layout: str = ""
+    words: Words | None = None
 
     @property
     def shown(self) -> str:
@@ -60,7 +62,9 @@ class OpenArguments:
             cache, budget=self.budget // 4, views=chosen(self.views), has_catalogue=True,
             listing_budget=self.directories, layout=self.layout,
         )
-        return open_sources(self.sources, settings, connection=self.connection, on_drop=on_drop)
+        return open_sources(
+            self.sources, settings, connection=self.connection, on_drop=on_drop, words=self.words,
+        )
 
 
 def open_tree(

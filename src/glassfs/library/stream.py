@@ -45,7 +45,7 @@ class Raw(SeekableFile):
         return self._file.read_into(buffer, offset)
 
     def readall(self) -> bytes:
-        self.demand_open()
+        self._checkClosed()
         rest = bytes_of(self._file, self._position)
         self._position += len(rest)
         return rest

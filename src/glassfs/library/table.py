@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from glassfs import content as contents
@@ -16,7 +16,6 @@ from glassfs.content.rows import rows_of, values
 from glassfs.datasets.joined import joined_of, tables_with_rows
 from glassfs.errors import GlassfsError, NoSuchEntry, Unsuited
 from glassfs.library.finding import LibraryPaths
-from glassfs.library.shown import cell
 from glassfs.library.stream import bytes_of
 from glassfs.names import text
 from glassfs.sizes import PIECE
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-ROWS, COLUMNS, CHARACTERS = 10, 50, 80
-"""Rows, columns, and characters of a value that are shown."""
+COLUMNS, CHARACTERS = 50, 80
+"""Columns, and characters of their names, that are shown."""
 SUFFIX = ".parquet"
 _numbers = count()
 
@@ -103,27 +102,9 @@ class Table:
         some = ", ".join([*map(_short, names[:COLUMNS]), *(["…"] if len(names) > COLUMNS else [])])
         return f"<glassfs.Table {printable(self._name)!r}: {len(self)} rows of {some}>"
 
-    def _repr_html_(self) -> str:
-        rows, more = [], ""
-        try:
-            columns = self._table.columns()
-            if len(columns) > COLUMNS:
-                more = f"<p>{len(columns)} columns</p>"
-            names = [text(column.name) for column in columns[:COLUMNS]]
-            rows.append("".join(f"<th>{cell(_short(name))}</th>" for name in names))
-            for row in islice(self, ROWS):
-                rows.append("".join(f"<td>{cell(_short(row.get(name)))}</td>" for name in names))
-            if len(self) > ROWS:
-                more += f"<p>{len(self)} rows</p>"
-        except GlassfsError as error:
-            more = f"<p>{cell(_short(error, 1000))}</p>"
-        head, body = "".join(rows[:1]), "".join(f"<tr>{row}</tr>" for row in rows[1:])
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
 
-
-def _short(value: Any, most: int = CHARACTERS) -> str:
-    shown = str(value)
-    return printable(shown if len(shown) <= most else f"{shown[:most - 1]}…")
+def _short(name: str) -> str:
+    return printable(name if len(name) <= CHARACTERS else f"{name[:CHARACTERS - 1]}…")
 
 
 def _missing(method: str, wanted: str, extra: str) -> ImportError:

@@ -80,7 +80,7 @@ def rgb(content: Content, width: int, height: int, cache: BlockCache) -> Iterato
 def range_of(content: Content, cache: BlockCache) -> Range:
     """Return the minimum and maximum sample of a 16-bit image; FULL for others."""
     if isinstance(content, Image) and content.bits == 16:
-        _demand_few(content.width, content.height, images.MOST_PIXELS * 4)
+        _demand_few(content.width, content.height)
         found = [_extremes(_deep(piece)) for piece in content.data.pieces()]
         return min(least for least, _ in found), max(largest for _, largest in found)
     if isinstance(content, EncodedImage) and content.media == "png":
@@ -123,8 +123,8 @@ def _decoded(content: EncodedImage, cache: BlockCache) -> Iterator[Pillow.Image]
                 yield decoded
 
 
-def _demand_few(width: int, height: int, most: int = images.MOST_PIXELS) -> None:
-    if not 0 < width * height <= most:
+def _demand_few(width: int, height: int) -> None:
+    if not 0 < width * height <= images.MOST_PIXELS:
         raise TooLarge(f"an image of {width} x {height} pixels is too large for a video")
 
 

@@ -39,7 +39,7 @@ STORED = STEP - BEFORE - AFTER
 """Bytes in a block. The first one has fewer by HEAD, the last one as many as are left."""
 CHUNKS_AT_ONCE = 16
 SHORT_ROW = 64
-"""Bytes of rows that are copied column by column, which is faster than row by row."""
+"""Bytes of rows of which a chunk has too many to keep where they are."""
 LARGEST = 8 << 30
 """Bytes of a file: its last bytes take a pass over all pixels, for which the reader waits."""
 
@@ -122,68 +122,29 @@ class Png(Data):
 
         The first chunk of all, which is shorter, is made by itself.
         """
-        row, image = self._row, self._image
-        chunks = range(0, len(buffer), STEP)
-        before, inside = divmod(self._before(first), row)
-        size = len(buffer) - len(chunks) * (BEFORE + AFTER)
-        fixed, rows = _plan(row, inside, size)
-        for place, data in fixed:
-            buffer[place] = data
-        offset = before * (row - 1) + max(0, inside - 1)
-        if row <= SHORT_ROW:
-            pixels = _short_rows(image, before, -(-(inside + size) // row))[inside : inside + size]
-        else:
-            pixels = _pixels(image, offset, rows[-1][1].stop if rows else 0)
-        for place, part in rows:
-            buffer[place] = pixels[part]
-        for number, start in enumerate(chunks, first):
-            chunk = buffer[start : start + STEP]
+        row, chunks = self._row, range(0, len(buffer), STEP)
+        parts_of = _parts if row > SHORT_ROW else _parts.__wrapped__
+        numbers = range(first, first + len(chunks))
+        bounds = [*map(self._before, numbers), self._before(numbers.stop)]
+        # Before a byte of the rows are as many filter types as rows begin before it.
+        begin, end = (bound - -(-bound // row) for bound in (bounds[0], bounds[-1]))
+        pixels = _pixels(self._image, begin, end - begin)
+        for number, place, (start, stop) in zip(numbers, chunks, pairwise(bounds), strict=True):
+            block = b"\0".join(map(pixels.__getitem__, parts_of(row, start, stop, begin)))
+            chunk = buffer[place : place + STEP]
+            chunk[: CHUNK.size] = CHUNK.pack(BLOCK_HEAD.size + len(block), b"IDAT")
+            chunk[CHUNK.size : BEFORE] = BLOCK_HEAD.pack(0, len(block), len(block) ^ 0xFFFF)
+            chunk[BEFORE:-AFTER] = block
             chunk[-AFTER:] = deflate.crc32(chunk[4:-AFTER]).to_bytes(4, "big")
-            sums[number] = deflate.adler32(chunk[BEFORE:-AFTER])
+            sums[number] = deflate.adler32(block)
 
 
-@lru_cache(256)
-def _plan(row: int, inside: int, size: int) -> tuple[list[tuple[slice, bytes]], list[tuple[slice, slice]]]:
-    """Return what chunks of ``size`` bytes of rows consist of, beginning ``inside`` bytes after the start of a row.
-
-    That is bytes that all images have (heads, filter types) at their places, and the places of parts of the pixels.
-    """
-    fixed: list[tuple[slice, bytes]] = []
-    rows: list[tuple[slice, slice]] = []
-    done = 0
-
-    def put(place: int, length: int) -> None:
-        nonlocal done
-        if length > 0:
-            rows.append((slice(place, place + length), slice(done, done + length)))
-            done += length
-
-    for number, start in enumerate(range(0, size or 1, STORED)):
-        length = min(STORED, size - start)
-        place = number * STEP + BEFORE
-        head = CHUNK.pack(BLOCK_HEAD.size + length, b"IDAT") + BLOCK_HEAD.pack(0, length, length ^ 0xFFFF)
-        fixed.append((slice(place - BEFORE, place), head))
-        if row <= SHORT_ROW:
-            put(place, length)
-            continue
-        # A block begins anywhere in a row: its first bytes are the rest of the row before.
-        rest = -(inside + start) % row
-        types = range(place + rest, place + length, row)
-        fixed.append((slice(types.start, place + length, row), bytes(len(types))))
-        put(place, min(rest, length))
-        for one in types:
-            put(one + 1, min(row - 1, place + length - one - 1))
-    return fixed, rows
-
-
-def _short_rows(image: Image, first: int, count: int) -> memoryview:
-    """Return rows, each after its filter type."""
-    size = image.width * image.channels * image.bits // 8
-    pixels = _pixels(image, first * size, count * size)
-    rows = bytearray(count * (1 + size))
-    for column in range(size):
-        rows[1 + column :: 1 + size] = pixels[column::size]
-    return memoryview(rows)
+@lru_cache(64)
+def _parts(row: int, start: int, stop: int, begin: int) -> list[slice]:
+    """Return where the pixels of each of some rows are, behind ``begin`` others; frames of one size have equal ones."""
+    first, after = -(-start // row), -(-stop // row)
+    cuts = [start - first, *range(first * (row - 1), after * (row - 1), row - 1), stop - after]
+    return [slice(a - begin, b - begin) for a, b in pairwise(cuts)]
 
 
 def _pixels(image: Image, offset: int, size: int) -> memoryview:

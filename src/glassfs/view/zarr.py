@@ -101,11 +101,11 @@ def _group_metadata(arrays: _NamedArrays) -> bytes:
     described: dict[str, Any] = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     layouts = list(islice(_laid_out(arrays), MOST_CONSOLIDATED + 1))
     if len(layouts) <= MOST_CONSOLIDATED:
-        names = ((component(name[-1]), layout) for name, _, layout in reversed(layouts))
-        found = {name: _described(layout) for name, layout in names if "\\" not in name}
-        described["consolidated_metadata"] = {
-            "kind": "inline", "must_understand": False, "metadata": dict(reversed(found.items())),
-        }
+        found: dict[str, Any] = {}
+        for name, _, layout in layouts:
+            if b"\\" not in name[-1]:
+                found.setdefault(component(name[-1]), _described(layout))
+        described["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": found}
     return _encoded(described)
 
 

@@ -44,8 +44,8 @@ from glassfs.once import once
 from glassfs.view.contract import Key, Shown, View
 from glassfs.view.known import Known
 from glassfs.view.parquet.columns import leaves_of, plans_of, rows_a_group
-from glassfs.view.parquet.footer import ColumnChunk, Metadata, footer, group, length
 from glassfs.view.parquet.pages import LARGEST_I32
+from glassfs.view.parquet.schema import ColumnChunk, Metadata, footer, group, length
 
 MAGIC = b"PAR1"
 LARGEST_FILE = 1 << 61

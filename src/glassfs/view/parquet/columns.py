@@ -3,14 +3,14 @@
 A column of vectors becomes a column for each element if they are few, otherwise a column of lists.
 
 Of columns whose rows are Python values, known a block at a time (text, lists of text, numbers, with nulls), only the
-values give the sizes of pages: one pass makes all of them and remembers where each group begins. The cache keeps the
-first groups for a reader that follows, and all that are made again when they are read. Any thread.
+values give the sizes of pages: one pass makes all of them and remembers where each begins. The cache keeps the first
+pages for a reader that follows, and all that are made again when they are read. Any thread.
 """
 
 from __future__ import annotations
 
 import threading
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
@@ -20,19 +20,17 @@ from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Column, Data, Ragged, RaggedText, Records, Stream, Table
+from glassfs.content import Array, Column, Data, Parted, Ragged, RaggedText, Records, Rendered, Table
 from glassfs.content.columns import ColumnBlocks
 from glassfs.content.rows import EvenOffsets, Offsets, offsets_of
 from glassfs.content.table import slot_names
 from glassfs.content.texts import TextRows
 from glassfs.errors import Damaged
-from glassfs.lazy import np
+from glassfs.lazy import NDArray, np
 from glassfs.names import free_name
 from glassfs.once import once
 from glassfs.view.contract import Key
 from glassfs.view.json import as_text
-from glassfs.view.parquet.footer import SchemaColumn
-from glassfs.view.parquet.kinds import BYTES, TEXT, ParquetType, kind_of
 from glassfs.view.parquet.pages import (
     LARGEST_I32,
     FlatPages,
@@ -41,10 +39,10 @@ from glassfs.view.parquet.pages import (
     TextPages,
     TimePages,
     demand_possible,
-    levels_head,
-    packed_levels,
+    levels,
     page_header,
 )
+from glassfs.view.parquet.schema import BYTES, TEXT, ParquetType, SchemaColumn, kind_of
 
 GROUP_ROWS = 1 << 18
 GROUP_BYTES = 64 << 20
@@ -57,28 +55,11 @@ PAGE_COST = 2
 """The memory in bytes that making pages of a block takes for each byte of its rows, these included."""
 
 
-class Names:
-    """Distinct names of columns as text: repeated ones get a number."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-        self._numbers: defaultdict[str, Iterator[int]] = defaultdict(lambda: count(2))
-
-    def new(self, name: bytes, slot: str | None = None) -> bytes:
-        text = name.decode("utf-8", "backslashreplace") or "%"
-        if slot is not None:
-            text += f".{as_text(slot)}"
-        text = text.replace("\0", "\\x00")
-        shown = free_name(text, self._taken.__contains__, text.__add__, self._numbers[text])
-        self._taken.add(shown)
-        return shown.encode()
-
-
 class ColumnPlan(NamedTuple):
     """What becomes of a column: its records, or the ``values`` of all rows one after another.
 
     With ``offsets`` a row has the values between two of them: a text, bytes, a list, or a vector that becomes ``slots``
-    columns. ``width`` is the average size of a row in bytes, 0 if unknown.
+    columns. ``width`` is the average size of a row in bytes, 0 if unknown. ``names`` are those of columns in a file.
     """
 
     column: Column
@@ -87,12 +68,7 @@ class ColumnPlan(NamedTuple):
     offsets: Offsets | None = None
     slots: int = 0
     width: float = 0
-
-    def names(self, taken: Names) -> list[bytes]:
-        """Return the names of the columns that the column becomes."""
-        if not self.slots:
-            return [taken.new(self.column.name)]
-        return [taken.new(self.column.name, slot) for slot in slot_names(self.column, self.slots)]
+    names: Sequence[bytes] = ()
 
 
 def plans_of(table: Table) -> list[ColumnPlan]:
@@ -101,7 +77,19 @@ def plans_of(table: Table) -> list[ColumnPlan]:
     # All vectors or none become lists, so that columns of one table look alike.
     if sum(plan.slots or 1 for plan in plans) > MOST_CHUNKS:
         plans = [plan._replace(slots=0) for plan in plans]
-    return plans
+    taken, numbers = set[str](), defaultdict[str, Iterator[int]](lambda: count(2))
+
+    def new(name: bytes, slot: str = "") -> bytes:
+        text = f"{name.decode('utf-8', 'backslashreplace') or '%'}{as_text(slot)}".replace("\0", "\\x00")
+        shown = free_name(text, taken.__contains__, text.__add__, numbers[text])
+        taken.add(shown)
+        return shown.encode()
+
+    def names(plan: ColumnPlan) -> list[bytes]:
+        name, slots = plan.column.name, plan.slots
+        return [new(name, f".{slot}") for slot in slot_names(plan.column, slots)] if slots else [new(name)]
+
+    return [plan._replace(names=names(plan)) for plan in plans]
 
 
 def _plan(column: Column, rows: int) -> ColumnPlan | None:
@@ -144,7 +132,7 @@ def leaves_of(
     table: Table, plans: Sequence[ColumnPlan], rows_a_group: int, cache: BlockCache, key: Key,
 ) -> Iterator[Leaf]:
     """Yield the columns of the file, ``rows_a_group`` rows of each in a group."""
-    rows, taken = table.rows, Names()
+    rows = table.rows
 
     def single(name: bytes, kind: ParquetType, values: Data, key: Key) -> Leaf:
         if kind.is_time:
@@ -152,8 +140,8 @@ def leaves_of(
         return Leaf(SchemaColumn(name, kind), FlatPages(values, kind, rows, rows_a_group))
 
     for number, plan in enumerate(plans):
-        column, kind, values, offsets, slots, _ = plan
-        names, own = plan.names(taken), (*key, number)
+        column, kind, values, offsets, slots, _, names = plan
+        own = *key, number
         if isinstance(values, Records):
             records = RecordPages(values, kind, column.is_list, rows, rows_a_group, cache, own)
             yield Leaf(SchemaColumn(names[0], kind, is_nullable=True, lists=int(column.is_list)), records)
@@ -165,13 +153,13 @@ def leaves_of(
             for slot, name in enumerate(names):
                 yield single(name, kind, blocks.column(slot * kind.width, kind.width), (*own, slot))
         elif kind in (TEXT, BYTES):
-            pages: Pages = TextPages(values, offsets, rows_a_group, kind is TEXT, cache, own)
+            pages: Pages = TextPages(values, offsets, rows_a_group, cache, own, kind is TEXT)
             yield Leaf(SchemaColumn(names[0], kind), pages)
         else:
             # Matrices are lists of all their values, as other views show them, unless lists of lists are asked for.
             content = column.content
             inner = content.resolved_shape[2:] if column.is_list and isinstance(content, Array) else ()
-            pages = ListPages(kind.shown(values), kind, offsets, rows_a_group, inner)
+            pages = ListPages(kind.shown(values), offsets, rows_a_group, cache, own, kind, inner)
             yield Leaf(SchemaColumn(names[0], kind, lists=1 + len(inner)), pages)
 
 
@@ -199,16 +187,17 @@ def rows_a_group(table: Table, plans: Sequence[ColumnPlan]) -> int:
     return group
 
 
-class _Group(NamedTuple):
-    """The bytes and values of the groups before this one, the block with its first row, and the rows before that."""
+class PageOfRecords(NamedTuple):
+    """A page: the bytes, the values and the rows before it, its block, and the rows of the block before it."""
 
     start: int
     entries: int
+    row: int
     block: int
     skipped: int
 
 
-class RecordPages:
+class RecordPages(Parted):
     """Pages of rows of records that are values, or lists of them: one for each block of records in a group."""
 
     def __init__(
@@ -218,87 +207,77 @@ class RecordPages:
         self._records, self._kind, self._is_list = records, kind, is_list
         self._rows, self._rows_a_group = rows, rows_a_group
         self._cache, self._key = cache, key
-        self._lock = threading.RLock()
-        self._found = [_Group(0, 0, 0, 0)]
+        self._lock = threading.Lock()
+        self._found: list[PageOfRecords] = []
 
-    @property
-    def size(self) -> int:
-        return self.start(self._rows)
+    @once
+    def bounds(self) -> Sequence[int]:
+        return [page.start for page in self._pages]
 
     def start(self, row: int) -> int:
         """Return the position of the first page of a group, or for the number of rows the end."""
-        return self._groups[-(-row // self._rows_a_group)].start
+        return self._at(row).start
 
     def entries(self, first: int, end: int) -> int:
         """Return how many values the groups of the rows ``[first, end)`` have, nulls and empty lists counted."""
-        begin, after = (self._groups[-(-row // self._rows_a_group)].entries for row in (first, end))
-        return after - begin
+        return self._at(end).entries - self._at(first).entries
 
-    def read_into(self, buffer: memoryview, offset: int) -> None:
-        """Fill ``buffer``, which is in one group."""
-        number = bisect_right(self._groups, offset, key=lambda group: group.start) - 1
-        start, end = self._groups[number].start, self._groups[number + 1].start
-        pages = partial(self._pages, number)
-        group = Stream(self._cache, self._key_of(number), pages, lambda: self._cost, end - start)
-        group.read_into(buffer, offset - start)
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        page, after = self._pages[number : number + 2]
 
-    def _key_of(self, group: int) -> tuple[Hashable, ...]:
-        return (*self._key, "group", group)
+        def made() -> bytes:
+            rows = self._records.block(page.block)
+            return self._page(rows[page.skipped : page.skipped + after.row - page.row])[1]
 
-    @once
-    def _groups(self) -> list[_Group]:
-        """All groups, and the end. Takes a pass over the records."""
-        with work.holding(self._lock):
-            left = self._cache.budget // 8
-            for number in range(len(self._found) - 1, -(-self._rows // self._rows_a_group)):
-                made = list[bytes]()
-                for page in self._pages(number):
-                    work.check()
-                    left -= len(page)
-                    made = [*made, page] if left >= 0 else []
-                if left >= 0:
-                    self._cache.add(self._key_of(number), b"".join(made))
-            last = self._found[-1]
-            if last.skipped or any(map(self._records.block, range(last.block, self._records.blocks))):
-                raise Damaged(f"has more rows than the {self._rows} of its table")
-            return self._found
+        cost = PAGE_COST * self._records.cost(page.block)
+        Rendered(self._cache, (*self._key, number), made, after.start - page.start, cost).read_into(buffer, offset)
 
-    @once
-    def _cost(self) -> int:
-        return PAGE_COST * max(map(self._records.cost, range(self._records.blocks)), default=0)
+    def _at(self, row: int) -> PageOfRecords:
+        return self._pages[bisect_left(self._pages, row, key=lambda page: page.row)]
 
-    def _pages(self, group: int) -> Iterator[bytes]:
-        """Yield the pages of a group; the next group is known after the last one was taken."""
-        start, entries, block, skipped = self._found[group]
-        row, end = group * self._rows_a_group, min((group + 1) * self._rows_a_group, self._rows)
-        while row < end:
-            if block == self._records.blocks:
-                raise Damaged(f"has {row} rows, but its table has {self._rows}")
+    @property
+    def _pages(self) -> list[PageOfRecords]:
+        """All pages, and the end."""
+        if not self._found:
+            with work.holding(self._lock):
+                self._found = self._found or self._measured()
+        return self._found
+
+    def _measured(self) -> list[PageOfRecords]:
+        """Take a pass over the records."""
+        found, left = list[PageOfRecords](), self._cache.budget // 8
+        start = entries = row = 0
+        for block in range(self._records.blocks):
+            work.check()
             with self._cache.measuring(self._records.cost(block)):
-                # A page ends with its block and with its group: then no rows of one block must wait for those of the
-                # next one, and a group can be made without the one before.
-                rows = self._records.block(block)
-                part = rows[skipped : skipped + end - row]
-                count, page = self._page(part) if part else (0, b"")
-            yield page
-            start, entries, row, skipped = start + len(page), entries + count, row + len(part), skipped + len(part)
-            if skipped == len(rows):
-                block, skipped = block + 1, 0
-        if group + 1 == len(self._found):
-            self._found.append(_Group(start, entries, block, skipped))
+                rows, first = self._records.block(block), 0
+                while first < len(rows):
+                    # A page ends with its block and with its group: a group can be read without the one before it.
+                    end = min(len(rows), first + self._rows_a_group - row % self._rows_a_group)
+                    count, page = self._page(rows[first:end])
+                    left -= len(page)
+                    if left >= 0:  # for a reader that follows
+                        self._cache.add((*self._key, len(found)), page)
+                    found.append(PageOfRecords(start, entries, row, block, first))
+                    start, entries, row, first = start + len(page), entries + count, row + end - first, end
+            if row > self._rows:
+                raise Damaged(f"has more rows than the {self._rows} of its table")
+        if row < self._rows:
+            raise Damaged(f"has {row} rows, but its table has {self._rows}")
+        return [*found, PageOfRecords(start, entries, row, self._records.blocks, 0)]
 
     def _page(self, rows: Sequence[Any]) -> tuple[int, bytes]:
         """Return the number of values in the page of some rows, and the page."""
-        depths: Sequence[int]
+        depths: Sequence[int] | NDArray[Any]
         if self._is_list:
             repeated, depths, values = _list_levels(rows)
-            body = _levels(repeated, 1) + _levels(depths, 2) + self._packed(values)
+            body = levels(repeated, 1) + levels(depths, 2) + self._packed(values)
         elif isinstance(rows, TextRows):
-            present = b"\1" * len(rows) if rows.present is None else rows.present.tobytes()
-            depths, body = present, _levels(present, 1) + rows.with_lengths()
+            depths = np.ones(len(rows), np.uint8) if rows.present is None else rows.present
+            body = levels(depths, 1) + rows.with_lengths()
         else:
             depths = [int(row is not None) for row in rows]
-            body = _levels(depths, 1) + self._packed([row for row in rows if row is not None])
+            body = levels(depths, 1) + self._packed([row for row in rows if row is not None])
         demand_possible(len(body))
         return len(depths), page_header(len(body), len(depths)) + body
 
@@ -332,11 +311,3 @@ def _list_levels(rows: Sequence[Any]) -> tuple[list[int], list[int], list[Any]]:
             if value is not None:
                 values.append(value)
     return repeated, depths, values
-
-
-def _levels(levels: Sequence[int], bits: int) -> bytes:
-    """Return the section of a page that has these levels."""
-    padded = np.zeros(-(-len(levels) // 8) * 8, np.uint8)
-    padded[: len(levels)] = np.frombuffer(levels, np.uint8) if isinstance(levels, bytes) else levels
-    packed = packed_levels(padded, bits)
-    return levels_head(len(packed), bits) + packed
