@@ -116,9 +116,14 @@ def test_worker_that_crashes_is_damage(sandbox: Sandbox, workers: pool.Pool) -> 
     assert not workers.processes
 
 
+def test_kernel_ends_workers_first_when_memory_runs_short(sandbox: Sandbox, workers: pool.Pool) -> None:
+    listed(sandbox)
+    (process,) = workers.processes
+    assert Path(f"/proc/{process}/oom_score_adj").read_text().strip() == "1000"
+
+
 def server_of(workers: pool.Pool) -> pool._Server:
-    assert workers._server is not None
-    return workers._server
+    return workers._servers["hdf5"]
 
 
 def test_stopped_server_delays_no_worker_that_is_ready(sandbox: Sandbox, other: Sandbox, workers: pool.Pool) -> None:

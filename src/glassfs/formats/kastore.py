@@ -21,7 +21,7 @@ from glassfs import work
 from glassfs.content import Array, Container, Extent, Fault, Group, Member, Omitted, Records, Summary, summary_of
 from glassfs.content.allowance import OBJECT
 from glassfs.errors import Damaged, TooLarge
-from glassfs.formats import tree_sequences, tskit
+from glassfs.formats import genotypes, tree_sequences, tskit
 from glassfs.formats.registry import AHEAD, Format, Opening
 from glassfs.once import once
 
@@ -169,6 +169,7 @@ class ArrayStore:
         if self.tree_sequence is not None:
             yield from self.tree_sequence.members()
             yield from self.tree_sequence.tables()
+            yield from genotypes.members(self.tree_sequence)
 
     def check(self) -> Iterator[Fault]:
         falling = self.survey.first_falling

@@ -18,7 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs.cache import BlockCache
-from glassfs.cache.findings import Findings
+from glassfs.cache.catalogue import Findings
 from glassfs.content import ARRAYS, EPISODES, Container
 from glassfs.content.allowance import Allowance
 from glassfs.errors import GlassfsError, NotFound, Passing, Postponed, Refused, Unrecognised
@@ -125,11 +125,14 @@ class Opening:
             self.asked.append((path, found))
         return source
 
-    def sandbox(self) -> Sandbox:
-        """Return requests on the source to a worker process with h5py."""
+    def sandbox(self, library: str = "hdf5", memory: int = 0) -> Sandbox:
+        """Return requests on the source to a worker process with a library, which a module in ``sandbox/`` names.
+
+        It may take so many bytes of memory beside those of every worker.
+        """
         from glassfs.sandbox.client import Sandbox  # few formats need one
 
-        return Sandbox(self.source)
+        return Sandbox(self.source, library, memory)
 
     def close_asked(self) -> None:
         for _, source in self.asked:

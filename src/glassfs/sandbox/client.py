@@ -26,10 +26,14 @@ Outcome = tuple[Any, bytearray] | GlassfsError
 
 
 class Sandbox:
-    """Requests on the container ``source`` to a worker."""
+    """Requests on the container ``source`` to a worker.
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    ``library`` names the module of this room that answers. It may take ``memory`` more bytes than every worker, and
+    time in proportion.
+    """
+
+    def __init__(self, source: Source, library: str = "hdf5", memory: int = 0) -> None:
+        self._source, self._library, self._memory = source, library, memory
         self._lock = threading.Lock()
         self._verdict = ""
 
@@ -43,10 +47,10 @@ class Sandbox:
         killed = 0
         with work.holding(self._lock):
             while not self._verdict and killed < 2:
-                worker = pool().acquire(self, self._source.size)
+                worker = pool().acquire(self, self._source.size, self._library, self._memory)
                 outcome: Outcome | None = None
                 try:
-                    outcome = _Conversation(worker, self._source, most).run(message)
+                    outcome = _Conversation(worker, self._source, most, self._memory).run(message)
                 except _Nonsense as nonsense:
                     self._verdict = f"sends {nonsense}"
                 except _Disconnected:
@@ -84,6 +88,7 @@ class _Conversation:
     worker: SandboxWorker
     source: Source
     most: int
+    memory: int
     until: float = 0.0
     fault: GlassfsError | None = None
 
@@ -136,7 +141,7 @@ class _Conversation:
                 raise self._not_now(_text(payload))
             if isinstance(greeting, list) and greeting[:1] == [__version__]:  # an upgrade may come between
                 self.worker.process = greeting[1]
-                self.until = time.monotonic() + settings.worker_silent
+                self._wait_longer()
                 return
         pool().discard_server(server)
         raise self._not_now(reason)
@@ -170,7 +175,7 @@ class _Conversation:
 
     def _send(self, kind: bytes, payload: bytes | bytearray) -> None:
         view = memoryview(wire.HEADER.pack(kind, len(payload)) + payload)
-        self.until = time.monotonic() + settings.worker_silent
+        self._wait_longer()
         while view:
             try:
                 view = view[self.worker.connection.send(view) :]
@@ -178,6 +183,10 @@ class _Conversation:
                 self._wait(select.POLLOUT)
             except OSError:
                 raise _Disconnected from None
+
+    def _wait_longer(self) -> None:
+        """Let the next message of the worker take as long as it may."""
+        self.until = time.monotonic() + settings.worker_silent + self.memory / settings.worker_fill
 
     def _receive(self, size: int) -> bytearray:
         buffer = bytearray(size)

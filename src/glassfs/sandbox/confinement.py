@@ -16,10 +16,11 @@ import resource
 import signal
 import struct
 import sys
+from contextlib import suppress
 from enum import IntEnum, IntFlag
 
 MOST_MEMORY = 192 << 20
-"""Address space in bytes that a worker may take beside that of the server."""
+"""Address space in bytes that every worker may take beside that of the server."""
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)
 """Version 3 of the interface of capset(2), for this process."""
 
@@ -107,11 +108,17 @@ def keep_capabilities(effective: int, permitted: int) -> None:
     raise OSError(ctypes.get_errno(), "capabilities cannot be dropped")
 
 
-def confine(parent: int) -> None:
-    """Confine a child of the process ``parent``, and have it end with its parent. Raises OSError."""
+def confine(parent: int, more: int = 0) -> None:
+    """Confine a child of the process ``parent``, and have it end with its parent. Raises OSError.
+
+    It may take ``more`` bytes of address space than MOST_MEMORY.
+    """
     reason = why_impossible()
     if reason:
         raise OSError(reason)
+    # If memory runs short, the kernel ends this process first. That is no verdict on the container.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")
     bound_capabilities()
     if os.geteuid() == 0:
         _become_nobody()
@@ -125,7 +132,7 @@ def confine(parent: int) -> None:
     # The parent may have died before the kernel knew that this process is to end with it.
     if os.getppid() != parent:
         raise OSError("the process that started it has ended")
-    _limit()
+    _limit(MOST_MEMORY + more)
     restrict()
 
 
@@ -142,14 +149,14 @@ def _become_nobody() -> None:
             raise OSError(f"cannot become the user nobody: {error.strerror}") from error
 
 
-def _limit() -> None:
+def _limit(memory: int) -> None:
     """Bound what the process may take. Its memory has to be available now: later a lack is due to what it reads."""
     try:
         with open("/proc/self/statm", "rb") as file:
-            most = int(file.read().split()[0]) * resource.getpagesize() + MOST_MEMORY
+            most = int(file.read().split()[0]) * resource.getpagesize() + memory
         # If the memory is not there now, that is due to the machine. Later it would look like the fault of the
         # container.
-        mmap.mmap(-1, MOST_MEMORY, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
+        mmap.mmap(-1, memory, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS).close()
         for limit, value in (
             (resource.RLIMIT_AS, most), (resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 0),
             (resource.RLIMIT_NOFILE, 0), (resource.RLIMIT_NPROC, 0),
@@ -157,7 +164,7 @@ def _limit() -> None:
             resource.setrlimit(limit, (value, value))
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno == errno.ENOMEM:
-            raise OSError(f"{MOST_MEMORY >> 20} MiB of memory are not available (see ulimit -v)") from error
+            raise OSError(f"{memory >> 20} MiB of memory are not available (see ulimit -v)") from error
         raise OSError(f"its memory cannot be limited: {error}") from error
 
 

@@ -76,9 +76,9 @@ class SandboxWorker:
 
 
 class _Server:
-    """The process that forks workers. Nothing waits for it but workers that have not greeted."""
+    """The process that forks workers for a library. Nothing waits for it but workers that have not greeted."""
 
-    def __init__(self) -> None:
+    def __init__(self, library: str) -> None:
         if _MARK in os.environ:
             raise Unavailable(f"{sys.executable} was started as a Python interpreter, but is another program")
         python = interpreter()
@@ -99,7 +99,7 @@ class _Server:
             prints.setblocking(False)
             with its, prints:
                 self._process = subprocess.Popen(
-                    [python, *options, "-c", boot, str(its.fileno())],
+                    [python, *options, "-c", boot, str(its.fileno()), f"glassfs.sandbox.{library}"],
                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=prints.fileno(), cwd="/",
                     pass_fds=(its.fileno(),), start_new_session=True, env=environment,
                 )
@@ -112,7 +112,7 @@ class _Server:
         """Seconds that a worker may take to greet."""
         self.used = time.monotonic()
 
-    def start(self, number: int, size: int) -> socket.socket | None:
+    def start(self, number: int, size: int, memory: int) -> socket.socket | None:
         """Start a worker for a container of ``size`` bytes; return the socket to it, None if the server has died.
 
         Raises Unavailable without descriptors.
@@ -123,7 +123,7 @@ class _Server:
             raise _not_started(error) from error
         with its:
             try:
-                socket.send_fds(self._control, [wire.COMMAND.pack(wire.START, number, size)], [its.fileno()])
+                socket.send_fds(self._control, [wire.COMMAND.pack(wire.START, number, size, memory)], [its.fileno()])
             except OSError as error:
                 mine.close()
                 if isinstance(error, (BrokenPipeError, ConnectionResetError, BlockingIOError)):
@@ -140,7 +140,7 @@ class _Server:
             mine, its = socket.socketpair()
             with mine:
                 with its:
-                    socket.send_fds(self._control, [wire.COMMAND.pack(wire.END, number, 0)], [its.fileno()])
+                    socket.send_fds(self._control, [wire.COMMAND.pack(wire.END, number, 0, 0)], [its.fileno()])
                 poll = select.poll()
                 poll.register(mine, select.POLLIN)
                 if is_awaited and poll.poll(settings.worker_end * 1000):
@@ -172,7 +172,8 @@ class Pool:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._workers: list[SandboxWorker] = []
-        self._server: _Server | None = None
+        self._servers: dict[str, _Server] = {}
+        """By the names of libraries."""
         self._numbers = itertools.count(1)
         self._has_keeper = False
 
@@ -182,7 +183,7 @@ class Pool:
         with self._changed:
             return [worker.process for worker in self._workers]
 
-    def acquire(self, sandbox: object, size: int) -> SandboxWorker:
+    def acquire(self, sandbox: object, size: int, library: str = "hdf5", memory: int = 0) -> SandboxWorker:
         """Return the worker of ``sandbox``, which may be one that has not greeted yet.
 
         An owner of whom no worker is busy waits for no other owner, unless very many have one. The caller serializes
@@ -196,7 +197,7 @@ class Pool:
                     return worker
             while not work.patiently(lambda seconds: self._has_place(owner, seconds), settings.worker_source):
                 pass
-            worker = self._start(sandbox, size)
+            worker = self._start(sandbox, size, library, memory)
             self._workers.append(worker)
             self._trim()
             if not self._has_keeper:
@@ -228,8 +229,7 @@ class Pool:
     def discard_server(self, server: _Server) -> None:
         """End a server of which a worker did not greet, with all its workers. The next request starts another one."""
         with self._changed:
-            if self._server is server:
-                self._server = None
+            self._servers = {name: one for name, one in self._servers.items() if one is not server}
             for worker in [one for one in self._workers if one.server is server]:
                 self._remove(worker)
         server.close()
@@ -239,9 +239,8 @@ class Pool:
         with self._changed:
             for worker in list(self._workers):
                 self._remove(worker)
-            if self._server is not None:
-                self._server.close()
-                self._server = None
+            while self._servers:
+                self._servers.popitem()[1].close()
 
     def _has_place(self, owner: int, seconds: float) -> bool:
         """Return whether the owner may have one more worker, after waiting up to ``seconds`` for it if necessary."""
@@ -260,16 +259,16 @@ class Pool:
         self._changed.wait(seconds)
         return False
 
-    def _start(self, sandbox: object, size: int) -> SandboxWorker:
-        """Start a worker, and before that the server if there is none or it has died."""
+    def _start(self, sandbox: object, size: int, library: str, memory: int) -> SandboxWorker:
+        """Start a worker, and before that the library's server if there is none or it has died."""
         number = next(self._numbers)
-        server = self._server
-        connection = None if server is None else server.start(number, size)
+        server = self._servers.get(library)
+        connection = None if server is None else server.start(number, size, memory)
         if server is None or connection is None:
             if server is not None:
                 server.close()
-            server = self._server = _Server()
-            connection = server.start(number, size)
+            server = self._servers[library] = _Server(library)
+            connection = server.start(number, size, memory)
         if connection is None:
             raise Unavailable("no worker process can be started: the process that starts workers ended at once")
         return SandboxWorker(server, number, connection, sandbox)
@@ -301,7 +300,7 @@ class Pool:
                 for worker in list(self._workers):
                     if not worker.is_busy and (worker.used < idle_since or not worker.is_wanted):
                         self._drop(worker)
-                if not self._workers and (self._server is None or self._server.used < idle_since):
+                if not self._workers and all(server.used < idle_since for server in self._servers.values()):
                     self.close()
                     self._has_keeper = False
                     return

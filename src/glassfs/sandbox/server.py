@@ -1,4 +1,4 @@
-"""The process that imports a library once and forks a worker for each container; and the loop of a worker.
+"""The process that imports one library and forks a worker for each container; and the loop of a worker.
 
 The server has one thread and never sees bytes of a container. It ends when the process that started it closes the
 socket or dies. A worker is confined (``confinement``) before it greets its sandbox and reads anything. It has limits of
@@ -33,14 +33,14 @@ PAGE = 64 << 10
 _MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EPERM)
 """Errors of system calls, which a worker makes for no container. What the library raises for one has no such number."""
 
-_LIBRARY = "glassfs.sandbox.hdf5"
-"""The module that imports the library. It has ``open_container``, which returns the handler of a container."""
 Answer = tuple[Any, Iterable[bytes | bytearray]]
 """A JSON value, and bytes."""
 
 
 Handler = Callable[[dict[str, Any]], Answer]
-"""What a worker does: answers requests on one container."""
+"""What a worker does: answers requests on one container. The module of a library has ``open_container``, which returns
+it for a file.
+"""
 
 
 class RemoteFile(io.RawIOBase):
@@ -93,10 +93,10 @@ def receive(connection: socket.socket) -> tuple[bytes, bytes]:
 
 
 def main() -> None:
-    """Serve the socket with the descriptor in the first argument."""
+    """Serve the socket with the descriptor in the first argument; the second one is the module of the library."""
     control = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    import_module(_LIBRARY)
+    library = import_module(sys.argv[2])
     if not why_impossible():  # else no worker will serve
         keep_capabilities(OF_SERVER, OF_SERVER)
     gc.collect()
@@ -106,11 +106,11 @@ def main() -> None:
         command, descriptors, _, _ = socket.recv_fds(control, wire.COMMAND.size, 1)
         if len(command) != wire.COMMAND.size:
             return
-        kind, number, size = wire.COMMAND.unpack(command)
+        kind, number, size, memory = wire.COMMAND.unpack(command)
         for descriptor in descriptors:
             connection = socket.socket(fileno=descriptor)
             if kind == wire.START:
-                workers[number] = _start(control, connection, size)
+                workers[number] = _start(library, control, connection, size, memory)
             else:
                 status = _end(workers.pop(number, 0))
                 with suppress(OSError):
@@ -118,7 +118,7 @@ def main() -> None:
             connection.close()
 
 
-def _start(control: socket.socket, connection: socket.socket, size: int) -> int:
+def _start(library: Any, control: socket.socket, connection: socket.socket, size: int, memory: int) -> int:
     """Fork a worker for a container of ``size`` bytes, and return its process id; 0, and say why, if that fails."""
     parent = os.getpid()
     try:
@@ -135,12 +135,12 @@ def _start(control: socket.socket, connection: socket.socket, size: int) -> int:
     try:
         control.close()
         try:
-            confine(parent)
+            confine(parent, memory)
         except OSError as error:
             send(connection, wire.NOT_NOW, f"cannot be confined: {error.strerror or error}".encode())
         else:
             send(connection, wire.READY, json.dumps([__version__, os.getpid()]).encode())
-            _serve(connection, size)
+            _serve(library, connection, size, settings.worker_processor + memory // settings.worker_fill)
     except (EOFError, OSError):
         status = 0
     finally:
@@ -156,8 +156,8 @@ def _end(process: int) -> int:
     return -1
 
 
-def _serve(connection: socket.socket, size: int) -> None:
-    """Answer requests until the sandbox closes the socket."""
+def _serve(library: Any, connection: socket.socket, size: int, seconds: int) -> None:
+    """Answer requests, each in so much processor time, until the sandbox closes the socket."""
     handler: Handler | None = None
     file = RemoteFile(connection, size)
     while True:
@@ -166,11 +166,11 @@ def _serve(connection: socket.socket, size: int) -> None:
         # limit may be lower, as the user has set one.
         used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        most = int(used) + 1 + settings.worker_processor
+        most = int(used) + 1 + seconds
         resource.setrlimit(resource.RLIMIT_CPU, (most if hard == resource.RLIM_INFINITY else min(most, hard), hard))
         try:
             if handler is None:
-                handler = sys.modules[_LIBRARY].open_container(file)
+                handler = library.open_container(file)
             value, data = handler(json.loads(payload))
             for piece in data:
                 for start in range(0, len(piece), PIECE):

@@ -25,7 +25,9 @@ START, END = b"S", b"E"
 """Commands to the server: start a worker with the attached socket; end one, and send how it ended to the attached
 socket. The caller may have closed the other side of it: none has to wait for a server.
 """
-COMMAND = struct.Struct("<cqq")
-"""A command, the number that the caller gave the worker, and the size of its container."""
+COMMAND = struct.Struct("<cqqq")
+"""A command, the number that the caller gave the worker, the size of its container, and the bytes of memory that it may
+take beside those of every worker.
+"""
 STATUS = struct.Struct("<i")
 """How a worker ended, as of waitpid(2)."""

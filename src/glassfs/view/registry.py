@@ -14,7 +14,7 @@ from glassfs.view.contract import Key, Shown, View
 
 GROUP = "glassfs.views"
 ALL = "all"
-_BUILT_IN = ("mp4", "parquet", "lines", "csv", "by_task", "html", "zarr", "lerobot")
+_BUILT_IN = ("mp4", "parquet", "lines", "csv", "by_task", "html", "zarr", "plink", "lerobot")
 
 log = logging.getLogger(__name__)
 
