@@ -42,6 +42,8 @@ def test_file_equals_what_lerobot_computes(tmp_path: Path, mounted: Mounting) ->
         for name, values in ours.items():
             assert np.shape(values) == np.shape(expected[feature][name]), (feature, name)
             rounding = 2e-3 if "image" in feature else 1e-5
+            if name.startswith("q"):  # LeRobot's have the width of a bin, and that of a dataset is their mean
+                rounding += np.ptp([ours["min"], ours["max"]]) / 5000
             np.testing.assert_allclose(values, expected[feature][name], 1e-5, rounding, err_msg=f"{feature} {name}")
 
 

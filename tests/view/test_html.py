@@ -13,12 +13,25 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Blob, Column, Content, Counted, Member, Memory, Table, Unreadable, Video, Zeros
+from glassfs.content import (
+    Array,
+    Blob,
+    Column,
+    Content,
+    Counted,
+    Member,
+    Memory,
+    Selection,
+    Table,
+    Unreadable,
+    Video,
+    Zeros,
+)
 from glassfs.content.join import Joined
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
 from glassfs.view import html
-from glassfs.view.html import episode, page, plots
+from glassfs.view.html import episode, page
 from tests.view.pages import Page, files, listed, page_of, plotted, recording, table
 from tests.view.videos import flat, raw, stored, video
 from tests.view.views import Noted, array_column, whole
@@ -140,10 +153,10 @@ def test_frames_are_listed_as_runs() -> None:
     camera = camera_of(video(mixed, 8, 6, present=[0, 1, 2, 5, 6, 9], count=20))
     assert (camera["name"], camera["folder"]) == ("camera 0", "./images/camera%200/")
     assert camera["video"] == "./images/camera%200.mp4"
-    assert (camera["suffix"], camera["runs"], camera["count"]) == (".jpg", [0, 3, 2, 2, 2, 1], 20)
+    assert (camera["runs"], camera["count"]) == ([0, 3, 2, 2, 2, 1], 20)
 
 
-def test_only_the_first_frame_is_looked_at() -> None:
+def test_no_frame_is_looked_at() -> None:
     looked: list[int] = []
 
     def frame(number: int) -> Content:
@@ -151,10 +164,8 @@ def test_only_the_first_frame_is_looked_at() -> None:
         return JPEG
 
     for present, runs in ((None, [0, 1 << 32]), (range(50, 100_000, 50), [50, 1] + [49, 1] * 1998)):
-        looked.clear()
         camera = camera_of(Video(b"", 1 << 32, 10, 8, 6, frame, present))
-        assert camera["runs"] == runs and camera["suffix"] == ".jpg"
-        assert looked == [runs[0]]
+        assert camera["runs"] == runs and not looked
 
 
 def test_too_many_gaps_are_cut_and_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,6 +303,14 @@ def test_folder_page_loads_no_data() -> None:
     assert "file:" not in policy.partition("script-src")[2].partition(";")[0]
 
 
+def test_lists_have_the_text_of_their_selection() -> None:
+    of_folder = OverFolder([{"container": "a", "position": 0}])
+    for one, name in ((table(RECORDS), "data.js"), (of_folder, "index.html")):
+        assert listed(bytes(files(one)[name].whole()))[1]["selection"] is None
+        one.selection = Selection("success\n</script>" + 5000 * "x")
+        assert listed(bytes(files(one)[name].whole()))[1]["selection"] == one.selection.text[:4000] + "…"
+
+
 def test_pages_of_other_tables_have_their_names() -> None:
     class Others(OverFolder):
         name = "<b>things"
@@ -325,10 +344,10 @@ def test_points(dtype: str, rows: int, channels: int, seed: int) -> None:
     array = (raw & 1 if dtype == "|b1" else raw).view(dtype).reshape(rows, channels)
     told, (points,) = plotted(data_of(array_column(b"values", array), rows=rows))
     (shown,) = told["columns"]
-    assert points is not None and points.shape[1] <= plots.POINTS
+    assert points is not None and points.shape[1] <= episode.POINTS
     with np.errstate(invalid="ignore"):
         expected: Any = array.astype(points.dtype)
-    if rows <= plots.POINTS:
+    if rows <= episode.POINTS:
         np.testing.assert_array_equal(points, expected.T)
         return
     stretch = shown["stretch"]
@@ -349,7 +368,7 @@ def test_size_reads_no_values() -> None:
     state, reward = Noted(4 * 7 * 100_000), Noted(4 * 100_000)
     arrays = Array(b"", state, "<f4", (100_000, 7)), Array(b"", reward, "<f4", (100_000,))
     data = files(recording({}, [Column(b"", array) for array in arrays], 100_000))["data.js"]
-    assert data.size > 4 * 8 * plots.POINTS
+    assert data.size > 4 * 8 * episode.POINTS
     assert data.read(0, 100).startswith(b'"use strict";\nglassfs.columns({')
     assert not state.read_ranges and not reward.read_ranges
     data.read(data.size - 10, 10)
@@ -357,19 +376,19 @@ def test_size_reads_no_values() -> None:
 
 
 def test_only_some_of_very_many_bytes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
+    monkeypatch.setattr(episode, "MOST_READ", 1 << 20)
     noted = Noted(4 * 1000 * 4_000_000_000)
     array = Array(b"x", noted, "<f4", (4_000_000_000, 1000))
     told, (points,) = plotted(bytes(files(recording({}, [Column(b"x", array)], 4_000_000_000))["data.js"].whole()))
     (shown,) = told["columns"]
-    assert points is not None and points.shape == (plots.MOST_CHANNELS // 2, plots.POINTS)
+    assert points is not None and points.shape == (episode.MOST_CHANNELS // 2, episode.POINTS)
     assert shown["taken"] < shown["stretch"] == 4_000_000
     assert noted.bytes_read <= 2 << 20
-    assert told["leftOut"] == 1000 - plots.MOST_CHANNELS // 2
+    assert told["leftOut"] == 1000 - episode.MOST_CHANNELS // 2
 
 
 def test_read_limit_covers_all_columns_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plots, "MOST_READ", 1 << 20)
+    monkeypatch.setattr(episode, "MOST_READ", 1 << 20)
     many = [Noted(4 * 1_000_000) for _ in range(8)]
     columns = [Column(b"x", Array(b"x", noted, "<f4", (1_000_000,))) for noted in many]
     files(recording({}, columns, 1_000_000))["data.js"].whole()

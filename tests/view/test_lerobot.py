@@ -6,6 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import glassfs
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
 from glassfs.content.features import Camera, Features, Signal
-from glassfs.datasets.joined import Audience, tables_for
+from glassfs.datasets.joined import Audience, Joins
 from glassfs.errors import Changed
 from glassfs.library import open_tree
 from glassfs.source import Named
@@ -48,12 +49,21 @@ RATES = [10.0, 15.0, 29.97, 50.0]
 
 
 def write(path: Path, *tasks: str, frames: int = 5, fps: float = 10.0, size: tuple[int, int] = (6, 8),
-          embodiment: str = "arm", first: int = 0) -> Path:
-    """Write a KinoDB file with an episode for each task, each a frame longer than the previous one."""
+          embodiment: str = "arm", first: int = 0, cameras: tuple[str, ...] = ("front",)) -> Path:
+    """Write a KinoDB file with an episode for each task, each a frame longer than the previous one.
+
+    Images are of one gray: ``first``, more by one for each frame, by 10 for each episode, by 50 for each camera.
+    """
     with KinoWriter(path) as writer:
         for number, task in enumerate(tasks):
             count = frames + number
-            shots = [{"front": np.full((*size, 3), first + 10 * number + at, np.uint8)} for at in range(count)]
+            shots = [
+                {
+                    camera: np.full((*size, 3), first + 10 * number + at + 50 * sorted(cameras).index(camera), np.uint8)
+                    for camera in cameras
+                }
+                for at in range(count)
+            ]
             writer.add_episode(
                 state=floats(count, 3) + first + number, action=floats(count, 2) - number, images=shots, task=task,
                 embodiment=embodiment, fps=fps, reward=np.arange(count, dtype="f4"),
@@ -393,7 +403,8 @@ def test_closed_containers_are_in_no_shared_dataset(folder: Path) -> None:
     for number in range(3):
         write(folder / f"{number}.kdb", "pick").chmod(0o600 if number == 1 else 0o644)
     settings = ContainerSettings(BlockCache(8 << 20), views=chosen("lerobot"))
-    sources = Sources([Named(LocalStore(folder), (), "data")], settings, tables_for(Audience(is_shared=True)))
+    overview = partial(Joins, audience=Audience(is_shared=True))
+    sources = Sources([Named(LocalStore(folder), (), "data")], settings, overview)
     try:
         tree = sources.tree
         assert info_of(tree, "/lerobot/arm")["total_episodes"] == 2

@@ -23,7 +23,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Memory, Ragged, RaggedText, Records, Table, Unreadable
 from glassfs.errors import Damaged, TooLarge
 from glassfs.view.parquet import VIEW, Parquet
-from glassfs.view.parquet.pages import demand_possible
+from glassfs.view.parquet.pages import LARGEST_PAGE, demand_possible
 from tests.view.views import (
     Noted,
     array_column,
@@ -426,14 +426,14 @@ def test_a_billion_rows_take_little_memory() -> None:
 
 
 def test_too_large_page_is_refused() -> None:
-    demand_possible(2**31 - 1)
+    demand_possible(LARGEST_PAGE)
     with pytest.raises(TooLarge):
-        demand_possible(2**31)
-    row = 3 << 30
-    offsets = Memory(struct.pack("<2Q", 0, row))
-    data = parquet_data([Column(b"t", RaggedText(b"t", Noted(row), offsets, "<u8", 1))], 1)
-    with pytest.raises(TooLarge):
-        data.read(100, 10)
+        demand_possible(LARGEST_PAGE + 1)
+    for row in (LARGEST_PAGE, 3 << 30):
+        offsets = Memory(struct.pack("<2Q", 0, row))
+        data = parquet_data([Column(b"t", RaggedText(b"t", Noted(row), offsets, "<u8", 1))], 1)
+        with pytest.raises(TooLarge, match="must stand in one page"):
+            data.read(100, 10)
 
 
 def test_a_vector_too_long_for_a_page_is_left_out() -> None:

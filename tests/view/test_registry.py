@@ -21,7 +21,7 @@ from glassfs.view.by_task import MOST, VIEW
 from tests.helpers import attributes_of
 from tests.view.views import KEY, PLACE, file_bytes, tree_of
 
-BUILT_IN = ["mp4", "parquet", "jsonl", "csv", "by-task", "html", "zarr", "lerobot"]
+BUILT_IN = ["mp4", "parquet", "jsonl", "csv", "by-task", "html", "zarr", "plink", "lerobot"]
 
 
 def shouted(content: Text, cache: BlockCache, key: Key) -> Iterator[Shown]:

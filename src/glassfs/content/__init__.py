@@ -18,7 +18,6 @@ from glassfs.content.model import (
     EncodedImage,
     Fields,
     Group,
-    Guessed,
     Image,
     Json,
     Link,
@@ -55,7 +54,7 @@ from glassfs.content.parts import (
 )
 from glassfs.content.rows import rows_of
 from glassfs.content.summary import ARRAYS, EPISODES, Summary, summary_of
-from glassfs.content.table import Column, Documents, Ragged, Recording, Table
+from glassfs.content.table import Column, Documents, Ragged, Recording, Selection, Table
 
 # Former names, for formats and views of other packages.
 Film = Video
@@ -90,7 +89,6 @@ __all__ = [
     "Film",
     "Gathered",
     "Group",
-    "Guessed",
     "Image",
     "Json",
     "Link",
@@ -114,6 +112,7 @@ __all__ = [
     "Regular",
     "Rendered",
     "Scalar",
+    "Selection",
     "Series",
     "Slice",
     "Stored",

@@ -17,7 +17,7 @@ from glassfs.content.episodes import POSITION, TEXT, TEXTS
 from glassfs.content.model import Records
 from glassfs.content.pieces import PIECE_BYTES, ContainerPiece, as_json, values_of
 from glassfs.content.summary import CONTAINER, INTEGER, NUMBER, UNSIGNED, Columns
-from glassfs.content.table import Column, Episode, Table
+from glassfs.content.table import Column, Episode, Selection, Table
 
 BLOCK_BYTES = 4 * PIECE_BYTES
 """Limit of a block of the joined table, unless it is a single piece."""
@@ -166,6 +166,7 @@ class Joined(Table):
     def __init__(
         self, name: str, find: Callable[[], JoinedRows], directory_of: Callable[[str], str | None] = lambda path: None,
         title: str = "", is_first: bool = True, tables: Callable[[], Sequence[str]] = tuple,
+        selection: Selection | None = None,
     ) -> None:
         self.key = name.encode()
         self.name = name
@@ -177,6 +178,7 @@ class Joined(Table):
         self.directory = b""
         self.width: int | None = None
         self.recording = self.features = None
+        self.selection = selection
         self._find = find
         self._directory_of = directory_of
 

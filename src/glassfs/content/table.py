@@ -7,9 +7,10 @@ belongs to row i of the others. Cheap to make; any thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from glassfs.content.data import Data
@@ -65,6 +66,18 @@ class Column(NamedTuple):
     zone: str = ""
 
 
+class Selection(NamedTuple):
+    """What a user selected of the sources, for views.
+
+    ``text`` is for people, in several lines. Of the features of LeRobot some are ``renamed``, by their names, and those
+    that are ``dropped`` are left out.
+    """
+
+    text: str
+    renamed: Mapping[str, str] = MappingProxyType({})
+    dropped: frozenset[str] = frozenset()
+
+
 @dataclass
 class Table(Content):
     """``rows`` rows of columns. ``columns`` is called when they are first needed, and may raise Damaged.
@@ -75,8 +88,9 @@ class Table(Content):
     ``shared_width`` is the average size in bytes of a row in cached blocks from which all columns are made; 0 if each
     column has blocks of its own.
 
-    If each row is an episode, ``recording(row)`` returns it, and ``features(block)`` the features of the rows in a
-    block of ``records`` (``content.features``), both when needed. They may raise Damaged.
+    If each row is an episode, ``recording(number)`` returns it, given ``number_of`` its record, and ``features(block)``
+    the features of the rows in a block of ``records`` (``content.features``), both when needed. They may raise Damaged.
+    ``selection`` is what a user selected, if rows are only some of the episodes.
     """
 
     rows: int
@@ -87,6 +101,7 @@ class Table(Content):
     shared_width: float = 0
     recording: Callable[[int], Recording] | None = None
     features: Callable[[int], Sequence[str]] | None = None
+    selection: Selection | None = None
 
     @property
     def has_recordings(self) -> bool:
@@ -100,7 +115,7 @@ class Table(Content):
             records = self.records.block(block) if self.records else ()
             found = self.features(block) if self.features else ()
             for record, features in zip(records, found, strict=True):
-                yield Episode("", row, record, features)
+                yield Episode("", number_of(record, row), record, features)
                 row += 1
 
     def recordings(self, container: str, is_kept: bool) -> AbstractContextManager[Callable[[int], Recording]]:
@@ -124,6 +139,12 @@ class Table(Content):
         """Store, if possible, what took long to find in a container, for other processes and later."""
 
 
+def number_of(record: Mapping[str, Any], row: int) -> int:
+    """Return the number of an episode in its container: what its record says, else that of the row."""
+    number = record.get("position")
+    return row if number is None else number
+
+
 class Episode(NamedTuple):
     """What a table knows of an episode: its container's path, empty in the container's own table; its number there; its
     row; and its features, empty if unknown.
@@ -144,6 +165,7 @@ class Recording(Content):
     directory to the directory that has a file for each frame. ``omitted`` returns the ``Omitted`` members of the
     episode. The functions are called when needed and may raise Damaged. ``depth`` is the number of directories from the
     container's root to the episode's, by the path without links, if it is in none that is named by its number.
+    ``is_aligned`` says that steps and cameras are chosen by times, so that row i of a file need not belong to step i.
     """
 
     record: Callable[[], dict[str, Any]]
@@ -151,6 +173,7 @@ class Recording(Content):
     cameras: Callable[[], Sequence[Member]]
     omitted: Callable[[], Sequence[Member]] = tuple
     depth: int | None = None
+    is_aligned: bool = False
 
 
 def slot_names(column: Column, length: int) -> list[str]:

@@ -18,6 +18,7 @@ from glassfs.content.episodes import POSITION
 from glassfs.content.join import Joined
 from glassfs.content.rows import of_records
 from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.content.table import number_of
 from glassfs.content.video import DIGITS
 from glassfs.errors import TooLarge
 from glassfs.names import raw, shortened
@@ -77,7 +78,8 @@ def _of_container(table: Table, grouping: Grouping, cache: BlockCache) -> Iterat
     """Yield a directory for each word, with links to the episodes of one container."""
     found: dict[bytes, array[int]] = {}
     with _allowance(cache).temporary(cache) as allowance:
-        for number, (word, _) in enumerate(grouping.rows(table)):
+        for row, (word, record) in enumerate(grouping.rows(table)):
+            number = number_of(record, row)
             if word not in found:
                 found[word] = array("I")
                 allowance.take(5 * OBJECT + held(word), "links")

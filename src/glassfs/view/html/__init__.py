@@ -1,10 +1,10 @@
 """Pages that show episodes in a browser, without a server: frames, plots, metadata, and lists of episodes.
 
-``episode`` has the page of one episode, ``plots`` its values; ``page`` is what all share, and keeps untrusted text
-text. This module has the page of a table whose rows describe things: the episodes of a container or of a folder, or the
-containers there. Rows, up to MOST_ROWS and MOST_BYTES, link to the pages of episodes, or to the directories of other
-things. They are made when the size is first needed, one block of records at a time. All containers have the same page,
-with the rows in ``data.js``. That of a folder has them in itself, as its ``data.js`` could be any file.
+``episode`` has the page of one episode; ``page`` is what all share, and keeps untrusted text text. This module has the
+page of a table whose rows describe things: the episodes of a container or of a folder, or the containers there. Rows,
+up to MOST_ROWS and MOST_BYTES, link to the pages of episodes, or to the directories of other things. They are made when
+the size is first needed, one block of records at a time. All containers have the same page, with the rows in
+``data.js``. That of a folder has them in itself, as its ``data.js`` could be any file.
 
 Scripts and styles are files of this package, embedded in pages; ``data.js`` beside a page is loaded by it. Any thread.
 """
@@ -100,11 +100,13 @@ def _facts(table: Table, names: list[str], rows: int) -> bytes:
         "names": names, "total": max(rows, table.rows), "omitted": known.get("omitted"),
         "error": page.brief(known.get("error"), page.LONGEST_TEXT),
         "directory": page.address((table.directory,)) if table.directory else None,
+        "selection": table.selection and page.brief(table.selection.text, page.LONGEST_TEXT),
     }
     if isinstance(table, Joined):
-        facts["table"] = page.brief(table.name, page.LONGEST_TITLE)
-        facts["tables"] = [page.brief(name, page.LONGEST_TITLE) for name in table.tables()]
-        facts["title"] = page.brief(table.title, page.LONGEST_TITLE)
+        facts |= {
+            "table": page.brief(table.name, page.LONGEST_TITLE), "title": page.brief(table.title, page.LONGEST_TITLE),
+            "tables": [page.brief(name, page.LONGEST_TITLE) for name in table.tables()],
+        }
     return b'null], "facts": %b}' % page.script(facts)
 
 

@@ -24,6 +24,8 @@
   class Camera {
     constructor(camera) {
       this.camera = camera;
+      this.suffix = SHOWN_AS[0];
+      this.asked = null;
       this.starts = [];
       this.lengths = [];
       let end = 0;
@@ -52,51 +54,49 @@
     found(step) {
       const run = this.starts.findLastIndex((start) => start <= step);
       if (run < 0) return null;
-      return { number: Math.min(step, this.starts[run] + this.lengths[run] - 1), suffix: this.camera.suffix };
+      return Math.min(step, this.starts[run] + this.lengths[run] - 1);
     }
 
-    address(frame) {
-      return this.camera.folder + String(frame.number).padStart(this.camera.digits, "0") + frame.suffix;
+    address(number) {
+      return this.camera.folder + String(number).padStart(this.camera.digits, "0") + this.suffix;
     }
 
     show(step) {
-      const frame = this.found(step);
-      const isShown = frame !== null && SHOWN_AS.includes(frame.suffix);
-      this.isLate = frame !== null && frame.number < step;
-      this.link.hidden = frame === null;
+      const number = this.found(step);
+      this.isLate = number !== null && number < step;
+      this.link.hidden = this.image.hidden = number === null;
       this.step = step;
-      if (frame !== null) {
-        this.link.textContent = this.address(frame).split("/").pop();
-        this.link.href = this.address(frame);
-      }
-      if (!isShown) {
-        this.image.hidden = true;
-        this.asked = "";
-        this.loaded(frame === null ? "There is no frame yet." : "This frame is not an image that can be shown.");
+      if (number === null) {
+        this.asked = null;
+        this.loaded("There is no frame yet.");
         return;
       }
-      const address = this.address(frame);
-      this.image.alt = `${this.camera.name}, frame ${frame.number}`;
-      if (address === this.asked) {
+      this.image.alt = `${this.camera.name}, frame ${number}`;
+      if (number === this.asked) {
         this.report("");
         return;
       }
-      this.asked = address;
+      this.asked = number;
       this.isLoading = true;
       this.isSecondTry = false;
-      this.image.hidden = false;
-      this.image.src = address;
+      this.request();
     }
 
-    // Only the first frame was looked at, others may have the other suffix: try that one.
+    // Requests the frame that is asked for.
+    request() {
+      const address = this.address(this.asked);
+      this.link.textContent = address.split("/").pop();
+      this.image.src = this.link.href = address;
+    }
+
+    // The page does not know the suffixes: the other one is tried, and used for the frames after this one.
     missed() {
-      const other = this.found(this.step);
-      if (other && !this.isSecondTry) {
+      if (this.isSecondTry) this.loaded("This frame cannot be read.");
+      else if (this.asked !== null) {
         this.isSecondTry = true;
-        other.suffix = SHOWN_AS.find((suffix) => suffix !== other.suffix);
-        this.link.textContent = this.address(other).split("/").pop();
-        this.image.src = this.link.href = this.address(other);
-      } else this.loaded("This frame cannot be read.");
+        this.suffix = SHOWN_AS.find((suffix) => suffix !== this.suffix);
+        this.request();
+      }
     }
 
     loaded(text) {
@@ -114,10 +114,9 @@
     prepare(step) {
       this.ahead = [];
       for (let next = step + 1; next <= Math.min(last, step + AHEAD); next++) {
-        const frame = this.found(next);
-        if (frame && frame.number === next && SHOWN_AS.includes(frame.suffix)) {
+        if (this.found(next) === next) {
           const image = new Image();
-          image.src = this.address(frame);
+          image.src = this.address(next);
           this.ahead.push(image);
         }
       }

@@ -1,24 +1,44 @@
 """The page of an episode: its metadata, its cameras frame by frame, and plots of its steps.
 
-The page is rendered when its size is first needed: that reads metadata and the headers of images, and decodes nothing.
-The page names what cannot be read. Any thread.
+The page is rendered when its size is first needed: that reads metadata, and decodes nothing. It names what cannot be
+read. ``data.js`` beside it has base64 of at most POINTS numbers for each channel; its size follows from the columns and
+their lengths alone. Of more steps than POINTS, each stretch is reduced to its minimum and maximum; of very many, only
+the first steps of each stretch are read, and the page says so. A damaged column is marked as damaged; the others stay
+readable. Any thread.
 """
 
 from __future__ import annotations
 
+import math
+from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple, TypeGuard
 
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Member, Memory, Omitted, Recording, Rendered, Video
+from glassfs.content import (
+    Array,
+    Concatenated,
+    Content,
+    Counted,
+    Data,
+    Member,
+    Memory,
+    Omitted,
+    Recording,
+    Rendered,
+    Table,
+    Video,
+)
 from glassfs.content.video import DIGITS, video_of
 from glassfs.errors import LASTING
+from glassfs.lazy import NDArray, np
+from glassfs.sizes import PIECE
 from glassfs.view import json
 from glassfs.view.canonical import file_of
 from glassfs.view.contract import Key, Shown
-from glassfs.view.html import page, plots
+from glassfs.view.html import page
 from glassfs.view.mp4 import USUAL_RATE, is_rate
 
 BODY, SCRIPT = "episode.html", "episode.js"
@@ -40,17 +60,29 @@ _LABELS = {
     "episode_name": "Name", "state_dim": "State dimensions", "action_dim": "Action dimensions",
     "env_name": "Environment",
 }
+POINTS = 2000
+MOST_CHANNELS = 256
+"""Limit of plots in a page; half of it is that of one column."""
+MOST_READ = 256 << 20
+"""Limit of bytes read of all columns; each has the same share."""
+
+_PLOTTED = {"|b1", "|i1", "|u1"} | {f"<{kind}{size}" for kind in "iu" for size in (2, 4, 8)} | {"<f2", "<f4", "<f8"}
+_EXACT = {"|b1", "|i1", "|u1", "<i2", "<u2", "<f2", "<f4"}
+"""Types that 32-bit floats hold exactly. Times in nanoseconds, for example, would become a staircase."""
+_GOOD, _DAMAGED = b"1", b"0"
+_BEFORE, _AFTER = b'glassfs.values(%d, "', b'", %b);\n'
+"""What is around the values of a column: its number, and whether they are good."""
 
 
 def shown(recording: Recording, cache: BlockCache, key: Key) -> Iterator[Shown]:
     """Yield the page, its data and the poster."""
-    made = Rendered(cache, (*key, "page"), partial(_page, recording, cache), cost=4 * page.BUDGET)
+    made = Rendered(cache, (*key, "page"), partial(_page, recording), cost=4 * page.BUDGET)
     yield Shown(made, page.SUFFIX, page.NAME)
-    yield Shown(plots.data_of(recording.steps, cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
+    yield Shown(_data_of(recording.steps, cache, (*key, "data")), page.DATA_SUFFIX, page.DATA_NAME)
     yield Shown(page.Deferred(partial(_first_image, recording, cache, (*key, "poster"))), "", POSTER)
 
 
-def _page(recording: Recording, cache: BlockCache) -> bytes:
+def _page(recording: Recording) -> bytes:
     notes: list[str] = []
     record: dict[str, Any] = {}
     try:
@@ -60,7 +92,7 @@ def _page(recording: Recording, cache: BlockCache) -> bytes:
         notes.append(f"The metadata cannot be read: {error.without_source}")
     cameras: list[dict[str, Any]] = []
     try:
-        cameras = _cameras(recording.cameras(), cache, notes)
+        cameras = _cameras(recording.cameras(), notes)
     except LASTING as error:
         notes.append(f"The cameras cannot be shown: {error.without_source}")
     try:
@@ -104,7 +136,7 @@ def _videos(cameras: Iterable[Member]) -> Iterator[tuple[tuple[bytes, ...], Vide
             yield name, video
 
 
-def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> list[dict[str, Any]]:
+def _cameras(members: Iterable[Member], notes: list[str]) -> list[dict[str, Any]]:
     """Return what the script needs to name the file of each frame."""
     cameras = list(islice(_videos(members), MOST_CAMERAS + 1))
     if len(cameras) > MOST_CAMERAS:
@@ -121,7 +153,7 @@ def _cameras(members: Iterable[Member], cache: BlockCache, notes: list[str]) -> 
         facts.append({
             "name": label, "folder": page.address(name) + "/", "video": page.address(name, ".mp4"),
             "count": video.count, "width": video.width, "height": video.height, "digits": DIGITS,
-            "suffix": _suffix(video, runs, cache), "runs": runs,
+            "runs": runs,
             "fps": video.fps() if callable(video.fps) else video.fps,
         })
     return facts
@@ -147,15 +179,6 @@ def _runs(video: Video, budget: int) -> tuple[list[int], int]:
             runs += [number - end, 1]
         end = number + 1
     return runs, video.count if len(numbers) <= page.BUDGET else end
-
-
-def _suffix(video: Video, runs: Sequence[int], cache: BlockCache) -> str:
-    """Return the suffix of the file of the first frame."""
-    # Other frames may have the other suffix: the script tries it. To look at all would read each of them.
-    try:
-        return file_of(video.frame(runs[0]), cache, ()).suffix if runs else SHOWN_AS[0]
-    except LASTING:
-        return SHOWN_AS[0]
 
 
 def _title(record: dict[str, Any]) -> str:
@@ -196,3 +219,140 @@ def _text(value: Any) -> str:
         return repr(value).removesuffix(".0")
     short = page.brief(value, page.LONGEST_TEXT)
     return short if isinstance(short, str) else json.line(short).decode()[:page.LONGEST_TEXT]
+
+
+# The values of an episode for its page.
+
+
+class _PlottedColumn(NamedTuple):
+    """A column whose steps become points: one for ``stretch`` steps, of which the first ``taken`` are read."""
+
+    name: bytes
+    array: Array
+    items: int
+    channels: int
+    """Number of items that are plotted."""
+    steps: int
+    stretch: int
+    taken: int
+
+    @property
+    def points(self) -> int:
+        """NDArray[Any] of a channel: one for each step, or the minimum and maximum of each stretch."""
+        return self.steps if self.stretch == 1 else 2 * -(-self.steps // self.stretch)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.array.dtype in _EXACT
+
+    @property
+    def size(self) -> int:
+        return self.points * self.channels * (4 if self.is_exact else 8)
+
+
+def _data_of(steps: Table, cache: BlockCache, key: Key) -> Data:
+    """Return the bytes of the file for the steps of an episode: its head, and a part for each column."""
+
+    def find() -> Data:
+        columns, left_out = _columns(steps)
+        parts: list[Data] = [Memory(_head(steps.rows, columns, left_out))]
+        for number, column in enumerate(columns):
+            size = _size(number, column)
+            made = partial(_made, number, column)
+            # The points of a column are made from up to its share of what is read, a piece at a time.
+            parts.append(Rendered(cache, (*key, number), made, size, 4 * (PIECE + size)))
+        return Concatenated(parts)
+
+    return page.Deferred(find)
+
+
+def _columns(steps: Table) -> tuple[list[_PlottedColumn], int]:
+    """Return the plotted columns, and the number of channels left out because there are too many."""
+    found: list[_PlottedColumn] = []
+    left_out = 0
+    left = MOST_CHANNELS
+    columns = ((column.name, column.content) for column in steps.columns())
+    plotted = [(name, array) for name, array in columns if _is_plotted(array, steps.rows)]
+    stretch = 1 if steps.rows <= POINTS else -(-steps.rows // (POINTS // 2))
+    # Each column has its share, so that the size of one does not depend on the values of others.
+    read = MOST_READ // max(1, min(len(plotted), MOST_CHANNELS)) // -(-max(1, steps.rows) // stretch)
+    for name, content in plotted:
+        items = math.prod((content.known_shape or ())[1:])
+        channels = min(items, left, MOST_CHANNELS // 2)
+        left -= channels
+        left_out += items - channels
+        if channels:
+            taken = max(1, min(stretch, read // (items * int(content.dtype[2:]))))
+            found.append(_PlottedColumn(name, content, items, channels, steps.rows, stretch, taken))
+    return found, left_out
+
+
+def _is_plotted(array: Content, rows: int) -> TypeGuard[Array]:
+    if not isinstance(array, Array):
+        return False
+    shape = array.known_shape
+    return (
+        shape is not None and len(shape) > 0 and shape[0] == rows > 0 and 0 not in shape
+        and array.dtype in _PLOTTED and not isinstance(array.data, Counted) and video_of(array) is None
+    )
+
+
+def _head(rows: int, columns: Sequence[_PlottedColumn], left_out: int) -> bytes:
+    described = [
+        {
+            "name": page.brief(column.name, page.LONGEST_TITLE), "items": column.items, "channels": column.channels,
+            "type": "f4" if column.is_exact else "f8", "stretch": column.stretch, "taken": column.taken,
+            "points": column.points,
+        }
+        for column in columns
+    ]
+    facts = {"rows": rows, "leftOut": left_out, "columns": described}
+    return b'"use strict";\nglassfs.columns(%b);\n' % page.script(facts)
+
+
+def _size(number: int, column: _PlottedColumn) -> int:
+    return len(_BEFORE % number) + 4 * -(-column.size // 3) + len(_AFTER % _GOOD)
+
+
+def _made(number: int, column: _PlottedColumn) -> bytes:
+    dtype = "<f4" if column.is_exact else "<f8"
+    state = _GOOD
+    try:
+        values = _values(column, dtype)
+    except LASTING:
+        # The size is known already, so a column that cannot be read has zeros in its place, and says so.
+        values, state = np.zeros(column.size, np.uint8), _DAMAGED
+    return _BEFORE % number + b2a_base64(values.tobytes(), newline=False) + _AFTER % state
+
+
+def _values(column: _PlottedColumn, dtype: str) -> NDArray[Any]:
+    """Return the points, one channel after another."""
+    if column.stretch == 1:
+        return np.concatenate([part.astype(dtype) for part in _read(column, 0, column.steps)]).T
+    points = np.empty((column.channels, column.points // 2, 2), dtype)
+    for point in range(points.shape[1]):
+        first = point * column.stretch
+        # The minimum and the maximum of each stretch: an outlier of one step in a million stays visible. NaN does not
+        # count, unless a stretch has nothing else.
+        least = greatest = np.full(column.channels, np.nan)
+        for part in _read(column, first, min(column.taken, column.steps - first)):
+            values = part.astype(dtype)
+            least = np.fmin(least, np.fmin.reduce(values))
+            greatest = np.fmax(greatest, np.fmax.reduce(values))
+        points[:, point, 0], points[:, point, 1] = least, greatest
+    return points
+
+
+def _read(column: _PlottedColumn, first: int, count: int) -> Iterator[NDArray[Any]]:
+    """Yield the channels of ``count`` steps, some steps at a time."""
+    item = int(column.array.dtype[2:])
+    width, wanted = column.items * item, column.channels * item
+    data = column.array.data
+    at_once = max(1, PIECE // wanted)
+    for start in range(first, first + count, at_once):
+        steps = min(at_once, first + count - start)
+        if wanted == width:
+            raw = data.read(start * width, steps * width)
+        else:  # the values that are not plotted may be many times as much
+            raw = b"".join(data.read(step * width, wanted) for step in range(start, start + steps))
+        yield np.frombuffer(raw, column.array.dtype).reshape(steps, column.channels)

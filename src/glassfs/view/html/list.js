@@ -8,6 +8,9 @@
     cameras: "Cameras",
   };
   const MINOR = ["fps", "state_dim", "action_dim", "episode_id", "env_name", "channels", "cameras"];
+  // The columns of text that conditions of glassfs select know.
+  const TEXTS = ["container", "episode_name", "embodiment", "env_name", "language_instruction", "channels", "cameras", "splits"];
+  const CONDITIONS = { true: "success", false: "not success", null: "success is null" };
   const HIDDEN = ["container", "position", "place"];
   const OUTCOMES = { true: ["good", "succeeded"], false: ["bad", "failed"], null: ["none", "unknown"] };
   const head = (name) => {
@@ -23,13 +26,15 @@
   const asked = () => new URLSearchParams(location.hash.slice(1));
 
   let isBelow = false, hasImages = false, picked = [], pair = [];
+  let texts = [], source = "SOURCE";
   let isOfEpisodes = true, thing = "episode", rows = [], names = [], shown = [], page = 0, sorted = { name: "", isDown: false };
 
   class Row {
     constructor(values, number, facts) {
-      this.number = number;
       this.values = new Map(Array.isArray(values)
         ? facts.names.map((name, place) => [name, values[place]]) : Object.entries(values));
+      // Of a selection, rows are only some of the container's episodes.
+      this.number = number = (facts.directory !== null && this.values.get("position")) || number;
       this.label = String(number);
       this.folder = "";
       this.place = `${facts.directory}/${number}`;
@@ -77,6 +82,8 @@
       names = [...all].filter((name) => !HIDDEN.includes(name) && hasValue(name));
       names.sort((a, b) => rank(a) - rank(b));
       names = names.slice(0, isOfEpisodes ? SHOWN : SHOWN_OF_OTHERS);
+      texts = [facts.directory === null ? "container" : "", ...names].filter((name) => TEXTS.includes(name));
+      source = inShell((facts.title || source).replace(/^-/, "./-"));
       if (facts.total > rows.length) {
         const [total, here] = [facts.total, rows.length].map((count) => count.toLocaleString("en"));
         note(`There are ${total} ${thing}s, too many for a page: the first ${here} are here.`);
@@ -84,9 +91,11 @@
       head(facts.title);
       addTables(facts.tables ?? [], facts.table);
       if (facts.omitted) note(`Containers that not every user may read are left out: ${facts.omitted}.`);
+      at("selection").hidden = !facts.selection;
+      at("selection").lastElementChild.textContent = facts.selection;
       if (facts.error) note(`Some containers could not be read: ${facts.error}`);
       at("outcome").hidden = !names.includes("success");
-      at("compare").hidden = at("choose").hidden = !isOfEpisodes;
+      at("compare").hidden = at("copy").hidden = at("choose").hidden = !isOfEpisodes;
       addHeads();
       isBelow = facts.directory !== null && depthInMount() > 0;
       route();
@@ -129,8 +138,22 @@
   }
   const order = new Intl.Collator("en", { numeric: true });
 
+  const inShell = (text) => (/^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
+
+  // Returns the command that selects what the filter of the page does; empty if there is no filter, or no column for it.
+  function command(words, outcome) {
+    if (words.length && !texts.length) return "";
+    const columns = texts.map((name) => (name === "language_instruction" ? "task" : name));
+    // A text of JSON is one of the condition, too.
+    const containing = (word) => `(${columns.map((name) => `${name} ~ ${JSON.stringify(word)}`).join(" or ")})`;
+    const condition = [...words.map(containing), ...(outcome ? [CONDITIONS[outcome]] : [])].join(" and ");
+    return condition && `glassfs select --where ${inShell(condition)} ${source}`;
+  }
+
   function select() {
     const words = at("filter").value.toLowerCase().split(/\s+/).filter(Boolean), outcome = at("outcome").value;
+    at("copy").title = command(words, outcome);
+    at("copy").disabled = !at("copy").title;
     shown = rows.filter((row) => words.every((word) => row.words.includes(word))
       && (!outcome || String(row.values.get("success") ?? null) === outcome));
     if (sorted.name) shown.sort((a, b) => compared(a.key(sorted.name), b.key(sorted.name)));
@@ -321,6 +344,15 @@
   };
   at("filter").oninput = again;
   at("outcome").onchange = again;
+  at("copy").onclick = async () => {
+    const { title } = at("copy");
+    try {
+      await navigator.clipboard.writeText(title);
+      at("count").textContent = "The command is in the clipboard.";
+    } catch {
+      prompt("Copy the command:", title);  // without a secure context there is no clipboard
+    }
+  };
   const turn = (by) => {
     page += by;
     show();

@@ -1,6 +1,6 @@
 """Episodes as datasets of LeRobot, format 3.0, as ``LeRobotDataset`` reads them: ``lerobot/NAME/``.
 
-Episodes of one embodiment with the same signals, cameras and rate are one dataset, in the view ``lerobot-splits`` those
+Episodes of one embodiment with the same features and rate are one dataset, in the view ``lerobot-splits`` those
 of each split. ``data/`` has Parquet files of up to 100 MB, ``videos/`` MP4 files of up to 17 minutes for each camera,
 as LeRobot keeps open what it has read. Sizes follow from the table of episodes, without opening a container, but for
 ``stats.json``.
@@ -9,11 +9,12 @@ as LeRobot keeps open what it has read. Sizes follow from the table of episodes,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 from glassfs.cache import BlockCache
+from glassfs.codec import h264
 from glassfs.content import (
     Array,
     Column,
@@ -39,7 +40,7 @@ from glassfs.view.json import render
 from glassfs.view.known import Known
 from glassfs.view.lerobot.dataset import CHUNKS_SIZE, FILE_BYTES, Datasets, EpisodeSet, datasets_of
 from glassfs.view.lerobot.files import VideoFile, data_file
-from glassfs.view.lerobot.plan import DEFAULTS
+from glassfs.view.lerobot.plan import DEFAULTS, NumberFeature
 from glassfs.view.lerobot.statistics import EpisodeStatistics
 from glassfs.view.parquet import Parquet
 
@@ -53,7 +54,7 @@ ROWS_A_BLOCK, ROW_COST = 1024, 256
 def show(table: Table, cache: BlockCache, key: Key, is_by_split: bool = False) -> Iterator[Shown]:
     if table.key == EPISODES_KEY and table.has_recordings:
         find = partial(datasets_of, table, cache.budget, is_by_split)
-        known = Known(cache, find, lambda datasets: sum(one.cost for one in datasets.by_name.values()))
+        known = Known(cache, find, lambda datasets: datasets.cost)
         group = Group(NAME, lambda: _directories(table, known, cache, key))
         yield Shown(group, name=NAME)
 
@@ -64,8 +65,8 @@ def _directories(table: Table, known: Known[Datasets], cache: BlockCache, key: K
     for name in datasets.by_name:
         members = partial(_members, table, known, name, cache, (*key, name))
         yield Member((raw(name),), Group(raw(name), members))
-    for reason, count in datasets.omitted.items():
-        yield Member((b"",), Omitted(b"", f"{count} episodes: {reason}"))
+    for reason in datasets.omitted:
+        yield Member((b"",), Omitted(b"", reason))
 
 
 def _members(table: Table, known: Known[Datasets], name: str, cache: BlockCache, key: Key) -> Iterator[Member]:
@@ -83,8 +84,8 @@ def _members(table: Table, known: Known[Datasets], name: str, cache: BlockCache,
     yield _member(b"meta/stats.json", Rendered(cache, (*key, "stats"), statistics.as_json, cost=8 * PIECE))
     steps = partial(data_file, table, dataset, cache, (*key, "data"))
     yield from _chunks((b"data",), len(dataset.files), b".parquet", steps)
-    for film in dataset.plan.films:
-        video = partial(VideoFile, table, dataset, film, cache, (*key, film.name))
+    for number, film in enumerate(dataset.plan.films):
+        video = partial(VideoFile, table, dataset, number, cache, (*key, film.name))
         yield from _chunks((b"videos", film.name.encode()), len(dataset.videos), b".mp4", video)
     for reason in dataset.omitted:
         yield Member((b"",), Omitted(b"", reason))
@@ -135,18 +136,22 @@ def info(dataset: EpisodeSet) -> bytes:
 
 
 def _features(dataset: EpisodeSet, fps: float) -> dict[str, Any]:
-    features: dict[str, Any] = {}
-    for column in dataset.plan.columns:
-        features[column.name] = {"dtype": np.dtype(column.dtype).name, "shape": [column.length], "names": None}
-    for film in dataset.plan.films:
-        features[film.name] = {
+    def numbers(columns: Iterable[NumberFeature]) -> dict[str, Any]:
+        return {
+            one.name: {"dtype": np.dtype(one.dtype).name, "shape": [one.length], "names": None} for one in columns
+        }
+
+    features = numbers(dataset.plan.columns)
+    for name, camera in dataset.plan.films:
+        width, height = h264.shown(camera.width), h264.shown(camera.height)
+        features[name] = {
             "dtype": "video",
-            "shape": [film.height, film.width, 3],
+            "shape": [height, width, 3],
             "names": ["height", "width", "channels"],
             "info": {
                 "video.fps": fps,
-                "video.height": film.height,
-                "video.width": film.width,
+                "video.height": height,
+                "video.width": width,
                 "video.channels": 3,
                 "video.codec": "h264",
                 "video.pix_fmt": "yuv420p",
@@ -154,9 +159,7 @@ def _features(dataset: EpisodeSet, fps: float) -> dict[str, Any]:
                 "has_audio": False,
             },
         }
-    for column in DEFAULTS:
-        features[column.name] = {"dtype": np.dtype(column.dtype).name, "shape": [1], "names": None}
-    return features
+    return features | numbers(DEFAULTS)
 
 
 def tasks(dataset: EpisodeSet, cache: BlockCache, key: Key) -> Data:

@@ -47,8 +47,7 @@ def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, 
 
 def _made(table: Table, dataset: EpisodeSet, before: int, first: int, rows: int) -> bytes:
     """Return ``rows`` rows of a file, one column after another; ``before`` frames are in the files before it."""
-    columns = dataset.plan.columns
-    made = [np.empty((rows, column.length), column.dtype) for column in columns]
+    made = [np.empty((rows, column.length), column.dtype) for column in dataset.plan.columns]
     row, frame = 0, before + first
     episode = dataset.episode_at(frame)
     container, recording_of = None, None
@@ -64,7 +63,7 @@ def _made(table: Table, dataset: EpisodeSet, before: int, first: int, rows: int)
             skipped = frame + row - dataset.starts[episode]
             count = min(rows - row, dataset.length(episode) - skipped)
             steps = Steps(recording_of(place.number), dataset.length(episode), place.container)
-            for column, values in zip(columns, made, strict=True):
+            for column, values in zip(dataset.plan_of[episode].columns, made, strict=True):
                 steps.read(column, values[row : row + count], skipped)
             row += count
             episode += 1
@@ -118,12 +117,15 @@ class Steps:
 
 
 class VideoFile(Parted):
-    """The MP4 file with this number, of one camera. A recording in use is kept. An error costs its episode's ranges."""
+    """The MP4 file with this number, of the feature that is number ``film`` in plans. A recording in use is kept.
+
+    An error costs its episode's ranges.
+    """
 
     def __init__(
-        self, table: Table, dataset: EpisodeSet, film: plan.Film, cache: BlockCache, key: Key, number: int,
+        self, table: Table, dataset: EpisodeSet, film: int, cache: BlockCache, key: Key, number: int,
     ) -> None:
-        camera, episodes = film.camera, dataset.videos.episodes(number)
+        camera, episodes = dataset.plan.films[film].camera, dataset.videos.episodes(number)
         self._first, end = dataset.starts[episodes.start], dataset.starts[episodes.stop]
         self._head = camera.width, camera.height, dataset.fps, end - self._first
         self._frame = h264.size_of(camera.width, camera.height)
@@ -159,7 +161,7 @@ class VideoFile(Parted):
 
     def _opened(self, episode: int) -> mp4.EncodedFrames:
         """Return the frames of an episode. Raises Changed if its video is not what its container said."""
-        camera, place = self._film.camera, self._dataset.place(episode)
+        camera, place = self._dataset.plan_of[episode].films[self._film].camera, self._dataset.place(episode)
         with self._table.recordings(place.container, is_kept=True) as recording_of:
             for name, content in recording_of(place.number).cameras():
                 if text(b"/".join(name)) != camera.name:

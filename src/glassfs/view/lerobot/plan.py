@@ -13,7 +13,8 @@
 | signals in other groups | ``GROUP.NAME`` |
 | cameras | ``observation.images.NAME`` |
 
-Floats become float32, in which policies of LeRobot compute. ``next_obs/`` repeats ``obs/`` a step later: left out.
+Floats become float32, in which policies of LeRobot compute. ``next_obs/`` repeats ``obs/`` a step later: left out. A
+selection renames and drops features by the names that they have here.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from glassfs.codec import h264
+from glassfs.content import Selection
 from glassfs.content.features import ACTIONS, OBSERVED, Camera, Features, Signal, states_of
-from glassfs.errors import GlassfsError
+from glassfs.errors import GlassfsError, Refused
+from glassfs.lazy import np
 from glassfs.names import free_name, raw, shortened, text
 from glassfs.view import mp4
 
@@ -64,27 +66,43 @@ DEFAULTS = tuple(NumberFeature(name, dtype, 1, ()) for name, dtype in (
 
 
 class Film(NamedTuple):
-    """A feature that is a video: its name, the camera, and the size at which it is decoded."""
+    """A feature that is a video: its name, and the camera."""
 
     name: str
     camera: Camera
-    width: int
-    height: int
 
 
 class Plan(NamedTuple):
-    """The features of a dataset, and what is left out of it: names and reasons."""
+    """The features of episodes, and what is left out of these: names and reasons."""
 
     columns: tuple[NumberFeature, ...]
     films: tuple[Film, ...]
     omitted: tuple[str, ...]
 
+    @property
+    def sizes(self) -> dict[str, str]:
+        """The dtypes and lengths of columns, and the heights and widths of films, as texts by name.
 
-def plan_of(features: Features) -> Plan:
-    """Return the features of a dataset whose episodes have these signals and cameras."""
-    named = _namer()
+        Episodes in which they are equal can be in one dataset.
+        """
+        numbers = {one.name: f"({np.dtype(one.dtype).name}, {one.length})" for one in self.columns}
+        return numbers | {film.name: f"({film.camera.height}x{film.camera.width})" for film in self.films}
+
+    def like(self, other: Plan) -> Plan:
+        """Return this plan in the order of another one with the same sizes."""
+        place = [*other.sizes].index
+        columns = sorted(self.columns, key=lambda one: place(one.name))
+        return Plan(tuple(columns), tuple(sorted(self.films, key=lambda one: place(one.name))), self.omitted)
+
+
+def plan_of(features: Features, selection: Selection | None = None) -> Plan:
+    """Return the features of a dataset whose episodes have these signals and cameras, renamed and dropped as selected.
+
+    Raises Refused if two would have one name.
+    """
+    named = _namer(selection or Selection(""))
     omitted: list[str] = []
-    columns = list(_columns(_usable(features.signals, omitted), named))
+    columns = [one for one in _columns(_usable(features.signals, omitted), named) if one.name]
     films = []
     for camera in features.cameras:
         parts = camera.name.split("/")
@@ -95,7 +113,8 @@ def plan_of(features: Features) -> Plan:
             omitted.append(f"{_safe(camera.name)}: {reason}")
             continue
         name = named(IMAGES + (camera.title or _rest(parts, (*OBSERVED, *_IMAGES))))
-        films.append(Film(name, camera, h264.shown(camera.width), h264.shown(camera.height)))
+        if name:
+            films.append(Film(name, camera))
     return Plan(tuple(columns), tuple(films), tuple(omitted))
 
 
@@ -167,20 +186,36 @@ def _rest(split: Sequence[str], heads: Sequence[str]) -> str:
     return ".".join(split)
 
 
-def _namer() -> Callable[[str], str]:
-    """Return what makes safe and distinct names of features: paths and columns have them unchanged."""
+def _namer(selection: Selection) -> Callable[[str], str]:
+    """Return what makes safe and distinct names of features, empty for those that are dropped.
+
+    Paths and columns have the names unchanged.
+    """
     taken: set[str] = set()
+    renamed = {one.name for one in DEFAULTS}
 
     def named(wanted: str) -> str:
-        # A name is a column, a directory and, in tools of LeRobot, a part of a format string: so braces go as well.
-        safe = _safe(wanted)
-        if len(raw(safe)) > LONGEST_NAME:
-            safe = _safe(text(shortened(raw(safe).ljust(256, b"~"))))[-LONGEST_NAME:]
+        safe = _short(wanted)
         name = free_name(safe, taken.__contains__, safe.__add__)
         taken.add(name)
+        if name in selection.dropped:
+            return ""
+        if name in selection.renamed:
+            name = _short(selection.renamed[name])
+        if name in renamed:
+            raise Refused(f"two features are called {name} after a rename")
+        renamed.add(name)
         return name
 
     return named
+
+
+def _short(wanted: str) -> str:
+    # A name is a column, a directory and, in tools of LeRobot, a part of a format string: so braces go as well.
+    safe = _safe(wanted)
+    if len(raw(safe)) > LONGEST_NAME:
+        safe = _safe(text(shortened(raw(safe).ljust(256, b"~"))))[-LONGEST_NAME:]
+    return safe
 
 
 def _safe(name: str) -> str:

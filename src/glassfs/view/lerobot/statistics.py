@@ -1,13 +1,13 @@
 """Statistics of features, as LeRobot defines them (``compute_stats.py`` of LeRobot 0.4.4 and 0.6.1).
 
 An episode has ``min max mean std q01 q10 q50 q90 q99 count`` of each feature, as columns of the table of episodes; a
-dataset the aggregate of its episodes, weighted by their counts, in ``stats.json``. A quantile is interpolated within a
-histogram of 5,000 bins from the least to the largest value of an episode; that of a dataset is the mean of those of its
-episodes. Of a camera some frames are sampled, and of large ones some pixels.
+dataset the aggregate of its episodes, weighted by their counts, in ``stats.json``. A quantile of a dataset is the mean
+of those of its episodes. Of a camera some frames are sampled, and of large ones some pixels.
 
 Means and deviations are computed in float64, deviations from the mean. LeRobot computes both in the dtype of the
 feature, deviations as E[x²] - E[x]²: the same but for rounding, which may be all of a small deviation. LeRobot 0.4.4
-also squares the bytes of pictures as bytes, so that their deviations are wrong; 0.6.1 does not.
+also squares the bytes of pictures as bytes, so that their deviations are wrong; 0.6.1 does not. A quantile of an
+episode is one of its values; LeRobot interpolates in a histogram of 5,000 bins, so its own may differ by such a width.
 
 They are found by a pass over the data, when a range that has some is read, or the size of ``stats.json`` is needed.
 ``EpisodeStatistics`` is for any thread, ``Pictures`` for one.
@@ -18,8 +18,8 @@ from __future__ import annotations
 import json
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import lru_cache, partial
 from itertools import pairwise
 from math import prod
@@ -54,13 +54,10 @@ QUANTILES = (0.01, 0.10, 0.50, 0.90, 0.99)
 NAMES = ("min", "max", "mean", "std", "q01", "q10", "q50", "q90", "q99")
 LEAST, LARGEST, MEAN, DEVIATION = range(4)
 QUANTILE_ROWS = slice(4, None)
-BINS = 5000
-PADDING = 1e-10
-"""What a histogram is wider than the range of its values, on each side."""
 MOST_BYTES = 64 << 20
 """Limit of the values of an episode that are sorted."""
 GRAY = 128
-LAYOUT = 3
+LAYOUT = 5
 """Raise this when the same episodes give other statistics than before."""
 ITEM = 8
 """Bytes of a number."""
@@ -112,27 +109,6 @@ def _moments(chunk: NDArray[Any]) -> Statistics:
     return Statistics(len(chunk), values)
 
 
-def _quantiles(values: NDArray[Any], below: Counts) -> Floats:
-    """Return the five quantiles of sorted values: NaN if their range is not finite.
-
-    ``below[i]`` is how many values come before value ``i``, and ``below[n]`` how many there are.
-    """
-    with np.errstate(all="ignore"):
-        # Floats keep their dtype, in which the padding may be nothing; others become float64. So do LeRobot's.
-        start, stop = values[0] - PADDING, values[-1] + PADDING
-        step = (stop - start) / BINS
-        if not np.isfinite(step):
-            return np.full(len(QUANTILES), np.nan)
-        edges = np.append(np.arange(BINS).astype(step.dtype) * step + start, stop)
-        # A bin has its lower edge, and the last one both.
-        before = np.append(below[np.searchsorted(values, edges[:-1])], below[-1])
-        wanted = np.array(QUANTILES) * below[-1]
-        bins = np.minimum(np.searchsorted(before[1:], wanted), BINS - 1)
-        parts = (wanted - before[bins]) / (before[bins + 1] - before[bins])
-        found: Floats = np.where(bins == 0, start, edges[bins] + parts * (edges[bins + 1] - edges[bins]))
-        return found
-
-
 def sampled(frames: int) -> list[int]:
     """Return the numbers of the frames that are sampled of an episode (``sample_indices``)."""
     count = max(min(100, frames), min(int(frames**0.75), 10_000))
@@ -180,15 +156,13 @@ def _of_sorted(values: NDArray[Any], times: Counts) -> Floats:
     """Return the nine statistics of finite values, each of which occurs so many times; zeros if there are none."""
     if not len(values):
         return np.zeros(len(NAMES))
-    below = np.append(0, np.cumsum(times))
-    total = int(below[-1])
+    upto = np.cumsum(times)
     wide = values.astype(np.float64)
-    mean = np.clip(times @ wide / total, wide[0], wide[-1])
-    deviation = np.sqrt(times @ np.square(wide - mean) / total)
-    # LeRobot repeats the value, for which a histogram has no width.
-    if total == 1:
-        return np.array([mean, mean, mean, deviation, *[mean] * len(QUANTILES)])
-    return np.array([wide[0], wide[-1], mean, deviation, *_quantiles(values, below)])
+    mean = np.clip(times @ wide / upto[-1], wide[0], wide[-1])
+    deviation = np.sqrt(times @ np.square(wide - mean) / upto[-1])
+    # The first value that has so large a part of all below it or like it.
+    quantiles = wide[np.searchsorted(upto, np.array(QUANTILES) * upto[-1])]
+    return np.array([wide[0], wide[-1], mean, deviation, *quantiles])
 
 
 def aggregate(parts: Sequence[Statistics]) -> Statistics:
@@ -344,37 +318,40 @@ class EpisodeStatistics:
 
     @once
     def _pieces(self) -> array[int]:
-        """The first episode of each piece, and the end."""
+        """The first episode of each piece, whose episodes have one plan, and the end."""
         # Where a piece ends depends on its container alone, so it is found again if others come or go.
         dataset, pieces = self._dataset, array("I")
+        last: object = None
         for episode in range(dataset.episodes):
-            is_next = pieces and dataset.place(episode).container == dataset.place(pieces[-1]).container
-            if not is_next or episode - pieces[-1] == self._blocks.rows_a_block:
+            own = dataset.place(episode).container, dataset.plan_of[episode]
+            if own != last or episode - pieces[-1] == self._blocks.rows_a_block:
                 pieces.append(episode)
+            last = own
         pieces.append(dataset.episodes)
         return pieces
 
     def _piece(self, first: int, end: int) -> bytes:
         """Return the numbers of the features that are in the container, episode by episode."""
-        table, dataset = self._table, self._dataset
-        container = dataset.place(first).container
-        places = [(dataset.place(episode).number, dataset.length(episode)) for episode in range(first, end)]
-        # All that the numbers depend on beside the bytes of the container, which the catalogue knows.
-        described = repr((LAYOUT, dataset.plan, places)).encode("utf-8", "surrogatepass")
-        name = b"lerobot statistics " + xxhash.xxh128_digest(described)
-        kept = table.found(container, name)
-        if kept is not None and len(kept) == (end - first) * self._numbers_inside * ITEM:
-            return kept
-        made = []
-        with table.recordings(container, is_kept=False) as recording_of:
-            for number, length in places:
+        table, dataset, plan = self._table, self._dataset, self._dataset.plan_of[first]
+        container, made = dataset.place(first).container, list[bytes]()
+        with ExitStack() as stack:
+            recording_of: Callable[[int], Recording] | None = None
+            for episode in range(first, end):
                 work.check()
-                recording = recording_of(number)
-                steps = Steps(recording, length, container)
-                made.append(_as_numbers(_of_episode(steps, recording, dataset, length, self._cache)).tobytes())
-        numbers = b"".join(made)
-        table.keep(container, name, numbers)
-        return numbers
+                number, length = dataset.place(episode).number, dataset.length(episode)
+                # All that the numbers depend on beside the bytes of the container, which the catalogue knows. They are
+                # kept for each episode, so that what is known of all serves each selection.
+                described = repr((LAYOUT, plan, number, length)).encode("utf-8", "surrogatepass")
+                name = b"lerobot statistics " + xxhash.xxh128_digest(described)
+                kept = table.found(container, name)
+                if kept is None or len(kept) != self._numbers_inside * ITEM:
+                    recording_of = recording_of or stack.enter_context(table.recordings(container, is_kept=False))
+                    recording = recording_of(number)
+                    steps = Steps(recording, length, container)
+                    kept = _as_numbers(_of_episode(steps, recording, plan, length, self._cache)).tobytes()
+                    table.keep(container, name, kept)
+                made.append(kept)
+        return b"".join(made)
 
 
 def _as_numbers(found: Iterable[Statistics]) -> Floats:
@@ -383,13 +360,13 @@ def _as_numbers(found: Iterable[Statistics]) -> Floats:
 
 
 def _of_episode(
-    steps: Steps, recording: Recording, dataset: EpisodeSet, length: int, cache: BlockCache,
+    steps: Steps, recording: Recording, own: plan.Plan, length: int, cache: BlockCache,
 ) -> Iterator[Statistics]:
-    for column in dataset.plan.columns:
+    for column in own.columns:
         yield of_numbers(_chunks(steps, column, length), length)
-    videos = dict(recording.cameras()) if dataset.plan.films else {}
-    by_name = {text(b"/".join(name)): content for name, content in videos.items()}
-    for film in dataset.plan.films:
+    videos = recording.cameras() if own.films else ()
+    by_name = {text(b"/".join(name)): content for name, content in videos}
+    for film in own.films:
         yield _of_film(by_name.get(film.camera.name), film, length, cache)
 
 
