@@ -11,6 +11,7 @@ PROGRAMS = {
     "ffmpeg": "apt install ffmpeg",
     "moto_server": "pip install -e '.[dev]'",
     "openssl": "apt install openssl",
+    "plink1.9": "apt install plink1.9",
     "rclone": "pip install -e '.[dev]'",
     "ssh-keygen": "apt install openssh-client",
     "sshd": "apt install openssh-server",

@@ -38,15 +38,18 @@ MAY_IMPORT: dict[str, set[str]] = {
     "layouts": BELOW_FORMATS,
     "tree": BELOW_FORMATS | {"view", "formats.registry", "layouts"},
     "datasets": BELOW_FORMATS | {"view", "tree", "formats.registry", "layouts"},
-    "library": BELOW_FORMATS | {"view", "tree", "datasets.joined", "layouts"},
+    "library": BELOW_FORMATS | {
+        "view", "tree", "datasets.joined", "datasets.selecting", "datasets.selections", "layouts",
+    },
     "arguments": {"source.remote.url"},
     "mount": BELOW_FORMATS | {
-        "tree", "datasets.joined", "arguments", "layouts", "sandbox.confinement", "sandbox.pool", "",
+        "tree", "datasets.joined", "datasets.selecting", "datasets.selections", "arguments", "layouts",
+        "sandbox.confinement", "sandbox.pool", "",
     },
     "cli": BELOW_FORMATS | {
         "view", "tree", "datasets", "library", "mount", "formats.registry", "arguments", "layouts", "",
     },
-    "filesystem": {"source.remote", "tree", "library"},
+    "filesystem": {"source.remote", "tree", "datasets.selections", "library"},
     "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},
     "": {"library"},
     "__main__": {"cli"},

@@ -25,11 +25,13 @@ from glassfs.cache import BlockCache
 from glassfs.cli import COMMANDS
 from glassfs.cli import glassfs as program
 from glassfs.content import Array, Memory
+from glassfs.datasets.selections import read
 from glassfs.mount.options import DESCRIPTIONS
 from glassfs.view import View
 from tests.cli.glassfs_command import glassfs
 from tests.conftest import ROOT, Scale
 from tests.library.conftest import write_datasets
+from tests.mount.mounts import require
 from tests.optional import package
 
 DOCS = ROOT / "docs"
@@ -285,6 +287,24 @@ def test_readme_commands_work(place: Path) -> None:
             printed[words[2]] = done.output
     for path, data in printed.items():
         assert data and (place / "exported" / path).read_bytes() == data
+
+
+def test_commands_of_selections_work(place: Path) -> None:
+    """Those of the page in one shell, which unmounts what they mount; its example has no other keys than it may."""
+    require()
+    page = (DOCS / "manual/selecting.md").read_text(encoding="utf-8")
+    commands, example = re.findall(r"^```\w*\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    used = r"\1; ls mnt/robot.kdb/episodes; glassfs umount mnt"
+    script = re.sub(r"^(glassfs mount .*? mnt)\b.*$", used, commands, flags=re.MULTILINE)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euc", script], capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [json.loads(line)["success"] for line in done.stdout.splitlines() if line[:1] == "{"] == [False]
+    assert (place / "out/robot.kdb/episodes").is_dir() and not (place / "mnt").exists()
+    (place / "example.toml").write_text(example)
+    assert read(str(place / "example.toml")).splits == {"train": "0:90%", "valid": "90%:"}
 
 
 def test_python_guide_works(

@@ -28,7 +28,7 @@ HARMLESS = {
         view.registry.available
     """,
     "a few numbers each, and a fixed number of them": """
-        codec.h264.head formats.mcap.decoders.layout content.parts._field_of codec.thrift.i32 codec.thrift.i64
+        codec.h264.head formats.mcap.definitions.layout content.parts._field_of codec.thrift.i32 codec.thrift.i64
         formats.kinodb.episode.shortest mount.engines.wire.direntplus mount.engines.wire.tail mount.engines.wire.times
         source.local._volume view.lerobot.statistics._of_steps view.mp4._head
     """,
@@ -44,7 +44,7 @@ HARMLESS = {
     "connections of the parent process": "persistent.cache._inherited",
     "caches of this process, while it forks": "persistent.cache._held",
     "64 of 4 KiB": "view.json._encoder",
-    "plans of requests of the kernel": "view.png._plan",
+    "64 of 1000 places in a chunk": "view.png._parts",
 }
 """Why a container cannot fill caches of modules, and their names."""
 

@@ -16,9 +16,8 @@ import pytest
 from glassfs import threads, work
 from glassfs.cache import BlockCache
 from glassfs.content import Rendered
-from glassfs.datasets.files import SnapshotFile
+from glassfs.datasets.files import SnapshotFile, TimedCalls
 from glassfs.datasets.rows import RowReader, TablePiece
-from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Unavailable
 from glassfs.forks import PerProcess
 from glassfs.keyed_lock import KeyedLock
@@ -371,26 +370,6 @@ def test_pool_runs_no_more_tasks_at_a_time_than_it_has_threads(monkeypatch: pyte
     release.set()
     assert [future.result(60) for future in futures] == [0, 1, 2]
     wait_until(lambda: "glassfs-test" not in {thread.name for thread in threading.enumerate()})
-
-
-def test_abandoned_tasks_do_not_count_and_are_canceled_while_they_wait() -> None:
-    pool = DaemonPool("test", most=1)
-    begun, release = threading.Event(), threading.Event()
-
-    def task() -> str:
-        begun.set()
-        wait_for(release)
-        return "late"
-
-    late = pool.submit(task)
-    wait_for(begun)
-    waiting = pool.submit(lambda: pytest.fail("was cancelled"))
-    pool.abandon(waiting)
-    pool.abandon(late)
-    assert pool.submit(lambda: "next").result(60) == "next" and waiting.cancelled()
-    release.set()
-    assert late.result(60) == "late"
-    assert pool.submit(lambda: "again").result(60) == "again"
 
 
 def test_errors_of_tasks_reach_the_caller_and_keep_nothing_alive() -> None:

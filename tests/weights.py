@@ -9,7 +9,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from glassfs.cache import BlockCache
-from glassfs.cache.findings import Findings
+from glassfs.cache.catalogue import Findings
 from glassfs.layouts.form import Layout
 from glassfs.source import Source, Store
 from glassfs.tree.lease import Lease

@@ -24,9 +24,11 @@ logging.getLogger(__name__).addHandler(logging.NullHandler())
 
 def open(  # noqa: A001 - reads as glassfs.open
     *sources: str | os.PathLike[str], cache_size: int | None = None, spool: str | None = None, views: str = "",
-    layout: str | os.PathLike[str] = "", storage_options: Mapping[str, Any] | None = None,
+    layout: str | os.PathLike[str] = "", where: str = "", trim: str = "", every: int = 1,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Library:
-    """Open containers and folders as a mapping of paths to entries. Sources are local paths or URLs.
+    """Open containers and folders as a mapping of paths to entries. Sources are local paths or URLs, or the file of a
+    selection, which ends with ``.toml``.
 
     ::
 
@@ -35,17 +37,21 @@ def open(  # noqa: A001 - reads as glassfs.open
 
     ``views`` are further forms of contents to list, such as ``"mp4+parquet"``, or ``"all"``; views that are not
     listed can still be opened by path. ``layout`` is the file, the folder or the name of layouts that find episodes in
-    HDF5, NPZ and MCAP files, before the layouts that glassfs has.
+    HDF5, NPZ and MCAP files, before the layouts that glassfs has. Only episodes are shown whose rows satisfy ``where``,
+    such as ``"not success"``, of these only the steps in ``trim``, a slice such as ``"10:-5"``, and of these one of
+    ``every`` so many.
 
     ``cache_size`` bounds the decoded blocks in memory, in bytes (256 MiB); larger blocks go through unlinked files in
     the folder ``spool``. ``storage_options`` are for URLs: ``endpoint``, ``region``, ``profile``, ``anonymous``,
     ``timeout`` (seconds), ``poll`` (seconds), ``disk_cache``, ``disk_cache_size``, and the options of fsspec's file
     system for the protocol. Raises ``glassfs.errors.Refused`` if a source is no container or a damaged one, NotFound if
-    a source, a view or a layout does not exist, LayoutError for a wrong layout, and other OSError.
+    a source, a view or a layout does not exist, LayoutError or SelectionError for a wrong layout or selection, and
+    other OSError.
     """
     from glassfs.library.entry import opened
 
-    return opened(sources, cache_size, spool, views, os.fspath(layout), storage_options or {})
+    selected = where, trim, every
+    return opened(sources, cache_size, spool, views, os.fspath(layout), storage_options or {}, selected)
 
 
 def configure(*, python: str | os.PathLike[str]) -> None:

@@ -17,7 +17,6 @@ class Settings:
     usage_wait: float = 0.1  # how long ``df`` waits for the first sum of sizes
     usage_valid: float = 10.0  # how long a sum of sizes is valid at least
     usage_valid_times: float = 20  # it is valid for this many times as long as it took, if that is more
-    progress_end: float = 1.0  # how long the end of a progress bar waits for the thread that sums up sizes
     walk_longest: float = 60.0  # time for listing the folders of a joined table; the remaining ones are left out
     # Time for reading first bytes of files whose names say nothing, before the tables of a folder are listed.
     heads_longest: float = 0.5
@@ -41,8 +40,7 @@ class Settings:
     rest_after: float = 15.0  # time without a request after which a mount rests
     rest: float = 4.0  # how often a mount that rests drops what is no longer used, and compares sources
     trim_quiet: float = 1.5  # time without work after which free memory is returned to the system
-    trim_busy: float = 5.0  # time of work after which it is returned all the same
-    trim_much: float = 0.3  # time between two returns while the process has much beside the cache
+    trim_busy: float = 1.0  # time of work after which it is returned all the same
     probe: float = 2.0  # how long a mount may take to say its status
     # How long an unmounted mount may stay in the system's table, and a mount point that was made for it.
     unmounting: float = 10.0
@@ -52,10 +50,8 @@ class Settings:
     metrics_claim: float = 3.0
     # Time after the start at which code is loaded that may be needed later: the first commands come before.
     loading: float = 1.0
-    removal_of_metrics: float = 1.0  # how long the end waits for it
     cached: float = 86_400.0  # timeout in the kernel of what cannot change, or of whose changes the kernel is notified
     cached_unwatched: float = 0.5  # that of names in folders that are not watched, and of their attributes
-    status_quick: float = 0.001  # a status that takes no longer is made for each reader
     settled: float = 2.0  # age of a folder's mtime after which the next change is sure to change it
 
     # Engines: the kernel's requests and notifications
@@ -90,6 +86,7 @@ class Settings:
     # A worker may take so long for its next message, which is either an answer or a read of the container.
     worker_silent: float = 20.0
     worker_processor: int = 6  # processor time of one request to a worker
+    worker_fill: int = 128 << 20  # a worker that may take more memory has a second more for each so many bytes
     # After so long a worker that waits for its source is ended if its place is needed. Its request begins again.
     worker_source: float = 0.5
     worker_idle: float = 60.0  # after so long without a request a worker is ended, and its server after the last worker
@@ -121,8 +118,6 @@ class Settings:
     # After so long, fewer are stored with the next call: workers of a library end without closing anything.
     findings_flush: float = 2.0
     watching_pause: float = 0.02  # between two batches of events about watched folders
-    watching_young: float = 30.0  # age up to which a watch is not dropped for another one
-    watching_quiet: float = 30.0  # how long a folder with too many events, and what is below it, is not watched again
     watching_refused: float = 5.0  # how long a watch that failed is not tried again
 
     # Servers

@@ -23,9 +23,10 @@ import time
 import tracemalloc
 import unittest
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 
@@ -76,9 +77,9 @@ class WatchedSource(LocalSource):
 class WatchedStore(LocalStore):
     """A folder that opens files as ``WatchedSource``; ``opened`` are all of them, the container's own first."""
 
-    def __init__(self, root: str | os.PathLike[str]) -> None:
-        super().__init__(root)
-        self.opened: list[WatchedSource] = []
+    @cached_property
+    def opened(self) -> list[WatchedSource]:
+        return []
 
     def open(self, path: StorePath) -> WatchedSource:
         self.opened.append(WatchedSource(self.open_descriptor, self.shown(path), path, self.entry(path)))
@@ -119,148 +120,68 @@ class FormatTests(ABC):
 
     # Tests
 
-    def test_is_recognised_by_its_first_bytes(self) -> None:
+    def test_recognises_only_its_own_files(self) -> None:
+        for head in map(Head, OTHER_FILES):
+            assert not self.format.recognises(head), f"recognises a file that starts with {head[:16]!r}"
         for path in self._paths():
             data = path.read_bytes()
             head = _head(path.name, data)
-            assert self.format.recognises(head), f"{path.name} is not recognised by its first {len(head)} bytes"
-            others = [other.name for other in built_in() if other.name != self.format.name and other.recognises(head)]
-            assert not others, f"{path.name} is also recognised by {', '.join(others)}"
+            found = {one.name for one in (self.format, *built_in()) if one.recognises(head)}
+            assert found == {self.format.name}, f"{path.name} is recognised as {found}"
             for length in range(min(len(data), 128)):  # raises nothing
                 cut = Head(data[:length], path.name)
                 self.format.recognises(cut)
                 self.format.hint(cut)
 
-    def test_does_not_recognise_other_files(self) -> None:
-        for head in map(Head, OTHER_FILES):
-            assert not self.format.recognises(head), f"recognises a file that starts with {head[:16]!r}"
-
     def test_opening_is_lazy(self) -> None:
         measured = 0
-        for path, store, _ in self._all_opened():
-            read, size = store.bytes_read, sum(source.size for source in store.opened)
-            if size > LARGE:
-                measured += 1
-                assert read <= size * self.opening_share, f"{path.name}: opening reads {read} of {size} bytes"
+        for path in self._paths():
+            with self._opened(path) as (store, _):
+                read, size = store.bytes_read, sum(source.size for source in store.opened)
+                if size > LARGE:
+                    measured += 1
+                    assert read <= size * self.opening_share, f"{path.name}: opening reads {read} of {size} bytes"
         if not measured:
             raise unittest.SkipTest(f"no container is larger than {LARGE} bytes")
 
-    def test_known_sizes_cost_no_reading(self) -> None:
-        for _, store, container in self._all_opened():
-            for place, data in self._files(container):
-                if data.is_sized:
-                    before = store.bytes_read
-                    size = data.size
-                    assert size >= 0, f"{_shown(place)} has the size {size}"
-                    assert store.bytes_read == before, f"{_shown(place)}: its size is known, but reads the file"
-
-    def test_names_and_keys_are_bytes(self) -> None:
-        for place in self._all_contents():
-            assert place.name, "a content has no name"
-            types = {type(part) for part in (*place.name, place.content.key)}
-            assert types == {bytes}, f"{place.name}: its name or its key are not bytes"
-
-    def test_is_the_same_when_opened_again(self) -> None:
+    def test_contents_are_what_they_say(self) -> None:
         for path in self._paths():
-            listings = []
-            for _ in range(2):
-                with self._opened(path) as (_, container):
-                    assert container.format == self.format.name
-                    listings.append([
-                        (place.name, type(place.content), place.content.key, data.size)
-                        for place, data in self._files(container)
-                    ])
-            assert listings[0] == listings[1]
+            with self._opened(path) as (_, container):
+                assert container.format == self.format.name
+                for name, content in walk(container.root):
+                    assert {type(part) for part in (*name, content.key)} == {bytes}, f"{name}: or its key is not bytes"
+                    assert name, "a content has no name"
+                    try:
+                        _check(content, BlockCache(self.budget))
+                    except AssertionError as error:
+                        raise AssertionError(f"{_shown(name)}: {error}") from error
+                faults = [f"{fault.place}: {fault.reason}" for fault in container.check()]
+                assert not faults, f"{path.name}: {faults[:3]}"
 
-    def test_arrays_and_images_have_the_size_of_their_shape(self) -> None:
-        for place in self._all_contents():
-            content = place.content
-            if isinstance(content, Array):
-                dtype, shape, stored = dtypes.parsed(content.dtype), content.resolved_shape, content.stored
-                assert dtypes.description_of(dtype) == content.dtype, f"{_shown(place)}: no descr: {content.dtype}"
-                assert dtypes.little_endian(content.dtype) == content.dtype, f"{_shown(place)}: is big-endian"
-                sizes = {content.data.size, stored.data.size, stored.rows.size}
-                assert sizes == {math.prod(shape) * dtype.itemsize}, f"{_shown(place)}: wrong size"
-                values = np.ndarray(shape, dtypes.parsed(stored.dtype), stored.data.whole(), order=stored.order)
-                converted = values.astype(dtype).tobytes()
-                assert converted == content.data.whole(), f"{_shown(place)}: converted to other values"
-            elif isinstance(content, Image):
-                pixels = content.width * content.height * content.channels
-                assert content.data.size == pixels * content.bits // 8, f"{_shown(place)}: wrong size"
-
-    def test_omitted_members_have_a_reason_that_begins_with_the_kind(self) -> None:
-        for name, content in self._all_contents():
-            if isinstance(content, Omitted):
-                assert content.is_damage or ": " in content.reason, f"{name}: {content.reason!r} has no kind"
-                assert content.reason and "\n" not in content.reason, f"{name}: not one line: {content.reason!r}"
-
-    def test_fields_are_what_their_outline_says(self) -> None:
-        for _, fields in self._all_contents():
-            if isinstance(fields, Fields):
-                for number, name in enumerate(fields.outline.names):
-                    content = fields.item(name)
-                    is_collection = number < fields.outline.collections
-                    assert isinstance(content, Collection) == is_collection, f"{name!r}: not as the outline says"
-                    assert folder_of(content) is None, f"{name!r}: a video needs a folder, and fields have none"
-
-    def test_groups_find_only_members(self) -> None:
-        for _, group in self._all_contents():
-            if not isinstance(group, Group) or group.find is None:
-                continue
-            members = [(member.name, type(member.content), member.content.key) for member in group.members()]
-            for name in {name[0] for name, _, _ in members} | {b"no member"}:
-                found, below = group.find(name), [member for member in members if member[0][0] == name]
-                what = f"{group.key!r} finds {name!r}, which is not the only member of this name"
-                assert found is None or below == [((name,), type(found), found.key)], what
-
-    def test_series_have_the_sizes_that_they_tell(self) -> None:
-        cache = BlockCache(self.budget)
-        for _, series in self._all_contents():
-            if not isinstance(series, Series) or (series.sizes is None and not series.is_uniform):
-                continue
-            contents = [series.item(number) for number in series.numbers]
-            sizes = [content.data.size for content in contents if isinstance(content, Stored)]
-            assert len(sizes) == len(series.numbers), f"{series.key!r}: not only bytes"
-            if series.sizes is not None:
-                assert list(series.sizes(0, len(sizes))) == sizes, f"{series.key!r}: other sizes"
-                assert list(series.sizes(1, 3)) == sizes[1:3], f"{series.key!r}: other sizes in a part of it"
-            if series.is_uniform:
-                shown = {data_of(content, cache, (series.key, number)).size for number, content in enumerate(contents)}
-                assert max(len(set(sizes)), len(shown)) <= 1, f"{series.key!r}: sizes differ"
-
-    def test_every_range_is_that_of_the_whole(self) -> None:
-        for _, _, container in self._all_opened():
-            cache = BlockCache(self.budget)
-            for number, place in enumerate(walk(container.root)):
-                for data in _shown_as(place.content, cache, number):
+    def test_bytes_are_the_same_when_opened_again(self) -> None:
+        """Sizes that are known cost no reading, and threads read what the other container has as a whole."""
+        for path in self._paths():
+            with self._opened(path) as (store, first), self._opened(path) as (_, second):
+                sized = [(name, data) for (name, _), data in self._files(first) if data.is_sized]
+                read = store.bytes_read
+                for name, data in sized:
+                    assert data.size >= 0 and store.bytes_read == read, f"{_shown(name)}: its size is known, but read"
+                jobs = []
+                files = zip(self._files(first, ALL), self._files(second, ALL), strict=True)
+                for ((name, content), data), (again, other) in files:
+                    assert (name, type(content), content.key) == (again.name, type(again.content), again.content.key)
                     whole = data.read(0, data.size)
-                    assert len(whole) == data.size, f"{_shown(place)}: not as many bytes as announced"
-                    for start, end in _ranges(len(whole)):
-                        read = data.read(start, end - start)
-                        assert read == whole[start:end], f"{_shown(place)}: wrong bytes in {start} to {end}"
-
-    def test_threads_read_the_same(self) -> None:
-        for path, _, container in self._all_opened():
-            with self._opened(path) as (_, other):
-                whole = [data.read(0, data.size) for _, data in self._files(other)]
-            jobs = [
-                (data, start, whole[number][start : start + PART])
-                for number, (_, data) in enumerate(self._files(container))
-                for start in range(0, len(whole[number]), PART)
-            ] * 2
-            random.Random(2).shuffle(jobs)
-            with ThreadPoolExecutor(8) as threads:
-                for is_same in threads.map(lambda job: job[0].read(job[1], len(job[2])) == job[2], jobs):
-                    assert is_same, "threads that read at the same time get wrong bytes"
-
-    def test_sound_containers_have_no_fault(self) -> None:
-        for path, _, container in self._all_opened():
-            faults = [f"{fault.place}: {fault.reason}" for fault in container.check()]
-            assert not faults, f"{path.name}: {faults[:3]}"
+                    assert len(whole) == data.size == other.size, f"{_shown(name)}: not as many bytes as announced"
+                    jobs += [(name, other, start, whole[start:end]) for start, end in _ranges(len(whole))]
+                random.Random(2).shuffle(jobs)
+                with ThreadPoolExecutor(8) as threads:
+                    reads = threads.map(lambda job: job[1].read(job[2], len(job[3])), jobs)
+                    for (name, _, start, part), found in zip(jobs, reads, strict=True):
+                        assert found == part, f"{_shown(name)}: wrong bytes in {len(part)} from {start} on"
 
     def test_nothing_stays_open(self) -> None:
         for path in self._paths():
-            before = _descriptors()
+            before = len(os.listdir("/dev/fd"))
             with self._opened(path) as (store, container):
                 for _, data in self._files(container):
                     data.read(0, min(PART, data.size))
@@ -272,22 +193,19 @@ class FormatTests(ABC):
                         raise AssertionError("a source is open after Container.close")
             del store, container, source, data
             gc.collect()
-            assert _descriptors() <= before, "a file is open after Container.close"
+            assert len(os.listdir("/dev/fd")) <= before, "a file is open after Container.close"
 
-    def test_damaged_copies_raise_only_errors_of_glassfs(self) -> None:
-        for path in self._paths():
-            whole, chance = path.read_bytes(), random.Random(4)
-            copies = self.damaged_copies // (10 if len(whole) > LARGE else 1)
-            cuts = {*range(min(len(whole), copies, 16)), *(chance.randrange(len(whole)) for _ in range(copies))}
-            for cut in cuts:
-                self._survive(path.name, whole[:cut], f"cut to {cut} bytes")
-            for number in range(copies):
-                self._survive(path.name, _changed(whole, chance), f"damaged copy {number}")
-
-    def test_damaged_containers_raise_only_errors_of_glassfs(self) -> None:
+    def test_damage_raises_only_errors_of_glassfs(self) -> None:
         for number, container in enumerate(self.damaged()):
             data = container if isinstance(container, bytes) else container.read_bytes()
             self._survive("damaged", data, f"damaged container {number}")
+        for path in self._paths():
+            whole, chance = path.read_bytes(), random.Random(4)
+            copies = self.damaged_copies // (10 if len(whole) > LARGE else 1)
+            for cut in {*range(min(len(whole), copies, 16)), *(chance.randrange(len(whole)) for _ in range(copies))}:
+                self._survive(path.name, whole[:cut], f"cut to {cut} bytes")
+            for number in range(copies):
+                self._survive(path.name, _changed(whole, chance), f"damaged copy {number}")
 
     # Helpers
 
@@ -297,12 +215,10 @@ class FormatTests(ABC):
         assert containers, "containers() returns none"
         with tempfile.TemporaryDirectory() as folder:
             for number, container in enumerate(containers):
+                path = Path(folder, f"container{number}")
                 if isinstance(container, bytes):
-                    path = Path(folder, f"container{number}")
                     path.write_bytes(container)
-                    yield path
-                else:
-                    yield container
+                yield path if isinstance(container, bytes) else container
 
     @contextmanager
     def _opened(self, path: Path) -> Iterator[tuple[WatchedStore, Container]]:
@@ -317,22 +233,12 @@ class FormatTests(ABC):
                 source.close()
             store.close()
 
-    def _all_opened(self) -> Iterator[tuple[Path, WatchedStore, Container]]:
-        """Open each sound container while the caller uses it."""
-        for path in self._paths():
-            with self._opened(path) as (store, container):
-                yield path, store, container
-
-    def _all_contents(self) -> Iterator[Member]:
-        """Yield the contents of each sound container while it is open."""
-        for _, _, container in self._all_opened():
-            yield from walk(container.root)
-
-    def _files(self, container: Container) -> Iterator[tuple[Member, Data]]:
+    def _files(self, container: Container, views: str = "") -> Iterator[tuple[Member, Data]]:
+        """Yield the files of all contents, and those of these views."""
         cache = BlockCache(self.budget)
         for number, place in enumerate(walk(container.root)):
-            if has_file(place.content):
-                yield place, data_of(place.content, cache, (number,))
+            for data in _shown_as(place.content, cache, number, views):
+                yield place, data
 
     def _survive(self, name: str, data: bytes, what: str) -> None:
         """Open and read a damaged container: only GlassfsError may be raised, in bounded time and memory."""
@@ -347,7 +253,10 @@ class FormatTests(ABC):
                 with suppress(GlassfsError), self._opened(path) as (_, container):
                     cache = BlockCache(self.budget)
                     for number, place in enumerate(islice(walk(container.root, is_damaged=True), MOST_DAMAGED_FILES)):
-                        _read_some(place.content, cache, number)
+                        with suppress(GlassfsError):
+                            place.content.attributes()
+                            for file in _shown_as(place.content, cache, number, ALL):
+                                _read_some(file)
                     for _ in islice(container.check(), MOST_MEMBERS):
                         pass
             except Exception as error:
@@ -371,31 +280,65 @@ def walk(root: Collection, is_damaged: bool = False) -> Iterator[Member]:
         if content is not root:
             yield Member(name, content)
         inner: list[Member] = []
-        try:
+        with suppress(*[GlassfsError] * is_damaged):
             if isinstance(content, Collection):
                 for below, one in islice(members_of(content), MOST_MEMBERS if is_damaged else None):
                     inner.append(Member((*name, *below), one))
-        except GlassfsError:
-            if not is_damaged:
-                raise
         waiting += reversed(inner)
 
 
-def _read_some(content: Content, cache: BlockCache, number: int) -> None:
+def _check(content: Content, cache: BlockCache) -> None:
+    """Raise AssertionError unless a content has the sizes, kinds and members that it announces."""
+    if isinstance(content, Array):
+        dtype, shape, stored = dtypes.parsed(content.dtype), content.resolved_shape, content.stored
+        descriptions = {dtypes.description_of(dtype), dtypes.little_endian(content.dtype)}
+        assert descriptions == {content.dtype}, f"is no descr, or big-endian: {content.dtype}"
+        sizes = {content.data.size, stored.data.size, stored.rows.size}
+        assert sizes == {math.prod(shape) * dtype.itemsize}, "wrong size"
+        values = np.ndarray(shape, dtypes.parsed(stored.dtype), stored.data.whole(), order=stored.order)
+        assert values.astype(dtype).tobytes() == content.data.whole(), "converted to other values"
+    elif isinstance(content, Image):
+        pixels = content.width * content.height * content.channels
+        assert content.data.size == pixels * content.bits // 8, "wrong size"
+    elif isinstance(content, Omitted):
+        assert content.is_damage or ": " in content.reason, f"has no kind: {content.reason!r}"
+        assert content.reason and "\n" not in content.reason, f"not one line: {content.reason!r}"
+    elif isinstance(content, Fields):
+        for number, name in enumerate(content.outline.names):
+            field = content.item(name)
+            is_collection = number < content.outline.collections
+            assert isinstance(field, Collection) == is_collection, f"{name!r}: not as the outline says"
+            assert folder_of(field) is None, f"{name!r}: a video needs a folder, and fields have none"
+    elif isinstance(content, Group) and content.find is not None:
+        members = [(member.name, type(member.content), member.content.key) for member in content.members()]
+        for name in {name[0] for name, _, _ in members} | {b"no member"}:
+            found, below = content.find(name), [member for member in members if member[0][0] == name]
+            what = f"finds {name!r}, which is not the only member of this name"
+            assert found is None or below == [((name,), type(found), found.key)], what
+    elif isinstance(content, Series) and (content.sizes is not None or content.is_uniform):
+        items = [content.item(number) for number in content.numbers]
+        lengths = [item.data.size for item in items if isinstance(item, Stored)]
+        assert len(lengths) == len(items), "not only bytes"
+        if content.sizes is not None:
+            assert list(content.sizes(0, len(items))) == lengths, "other sizes"
+            assert list(content.sizes(1, 3)) == lengths[1:3], "other sizes in a part of it"
+        if content.is_uniform:
+            shown = {data_of(item, cache, (content.key, number)).size for number, item in enumerate(items)}
+            assert max(len(set(lengths)), len(shown)) <= 1, "sizes differ"
+
+
+def _read_some(data: Data) -> None:
     with suppress(GlassfsError):
-        content.attributes()
-        for data in _shown_as(content, cache, number):
-            with suppress(GlassfsError):
-                size = data.size
-                for start in {0, size // 2, max(0, size - PART)}:
-                    data.read(start, min(PART, size - start))
+        size = data.size
+        for start in {0, size // 2, max(0, size - PART)}:
+            data.read(start, min(PART, size - start))
 
 
-def _shown_as(content: Content, cache: BlockCache, number: int) -> Iterator[Data]:
-    """Yield the files of a content, those of derived views included."""
+def _shown_as(content: Content, cache: BlockCache, number: int, views: str) -> Iterator[Data]:
+    """Yield the file of a content, and those that views make of it."""
     if has_file(content):
         yield data_of(content, cache, (number,))
-    for shown in chosen(ALL).shown(content, cache, (number,), lambda view, error: None):
+    for shown in chosen(views).shown(content, cache, (number,), lambda view, error: None):
         if isinstance(shown.thing, Data):
             yield shown.thing
 
@@ -405,13 +348,12 @@ def _head(name: str, data: bytes) -> Head:
 
 
 def _ranges(size: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of a file: its first and last bytes, and random ones, short and long."""
+    """Yield ranges of a file, short and long: they begin at its first and last byte, at each part, and anywhere."""
     chance = random.Random(size)
-    yield 0, min(1, size)
-    yield max(0, size - 1), size
-    for _ in range(12 if size else 0):
-        start = chance.randrange(size)
-        yield start, min(size, start + chance.choice((1, 7, 300, 5000, PART, size)))
+    anywhere = [chance.randrange(size) for _ in range(12)] if size else []
+    for start in (max(0, size - 1), *range(0, size, PART), *anywhere):
+        for length in (1, PART, chance.choice((7, 300, 5000, 8 * PART))):
+            yield start, min(size, start + length)
 
 
 def _changed(whole: bytes, chance: random.Random) -> bytes:
@@ -419,18 +361,13 @@ def _changed(whole: bytes, chance: random.Random) -> bytes:
     changed = bytearray(whole)
     for _ in range(chance.choice((1, 1, 1, 2, 8))):
         # Headers and indexes are short, so random places in the whole file would mostly hit payload.
-        near = min(len(whole), chance.choice((64, 512, 4096, len(whole))))
-        at = chance.randrange(near) if chance.random() < 0.7 else len(whole) - 1 - chance.randrange(near)
+        at = chance.randrange(min(len(whole), chance.choice((64, 512, 4096, len(whole)))))
+        at = at if chance.random() < 0.7 else len(whole) - 1 - at
         new = chance.choice((chance.randbytes(8), bytes(8), b"\xff" * 7 + b"\x7f", b"\xff" * 8, bytes(5) + b"\x08\0\0"))
         new = new[-chance.choice((1, 4, 8)) :][: len(whole) - at]
         changed[at : at + len(new)] = new
     return bytes(changed)
 
 
-def _descriptors() -> int:
-    """Return the number of open files of this process."""
-    return len(os.listdir("/dev/fd"))
-
-
-def _shown(place: Member) -> str:
-    return b"/".join(place.name).decode("utf-8", "backslashreplace")
+def _shown(name: Sequence[bytes]) -> str:
+    return b"/".join(name).decode("utf-8", "backslashreplace")

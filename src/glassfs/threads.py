@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import Any, TypeVar
 
 from glassfs.errors import Unavailable
@@ -59,22 +58,6 @@ class DaemonPool:
                         raise
         return future
 
-    def abandon(self, future: Future[Any]) -> None:
-        """Give up a task after its deadline: cancel it, or if it has begun, no longer count its thread.
-
-        That thread ends with the task.
-        """
-        state = self._state.get()
-        with state.changed:
-            if future.cancel():
-                state.tasks = deque(task for task in state.tasks if task[0] is not future)
-            elif future in state.running:
-                state.running.discard(future)
-                state.threads -= 1
-                if state.tasks and (self._most is None or state.threads < self._most):
-                    with suppress(Unavailable):  # the other threads, or the next submit, run them
-                        self._start(state)
-
     def _start(self, state: _State) -> None:
         """Start one more thread. The caller holds the lock."""
         start(self._name, self._run, state)
@@ -86,12 +69,7 @@ class DaemonPool:
             future, task = next_task
             if future.set_running_or_notify_cancel():
                 _settle(future, task)
-            del task, next_task  # what the task refers to must not stay alive while the thread idles
-            with state.changed:
-                if future not in state.running:  # abandoned: no longer counted
-                    return
-                state.running.discard(future)
-            del future
+            del future, task, next_task  # what the task refers to must not stay alive while the thread idles
 
     def _next(self, state: _State) -> tuple[Future[Any], Callable[[], Any]] | None:
         with state.changed:
@@ -102,9 +80,7 @@ class DaemonPool:
             if not state.tasks:
                 state.threads -= 1
                 return None
-            future, task = state.tasks.popleft()
-            state.running.add(future)
-            return future, task
+            return state.tasks.popleft()
 
 
 class _State:
@@ -113,8 +89,6 @@ class _State:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.tasks: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
-        self.running: set[Future[Any]] = set()
-        """Tasks that have begun and are not abandoned."""
         self.threads = self.idle = 0
 
 

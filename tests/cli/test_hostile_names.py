@@ -107,7 +107,7 @@ def test_names_in_headers_and_of_cameras_are_harmless(tmp_path: Path) -> None:
         pictures = [{FORGED: np.zeros((2, 2, 3), np.uint8)}]
         writer.add_episode(np.ones((1, 2)), np.zeros((1, 1)), images=pictures, task=FORGED)
     write_ikv1(tmp_path / "root.ikv", {"a": [1]}, FORGED)
-    for source in (path, tmp_path / "root.ikv"):
-        done = run("info", source)
+    for command, source in (("tree", path), ("info", tmp_path / "root.ikv")):
+        done = run(command, source)
         assert (done.status, done.errors) == (0, [])
         assert b"forged" in done.output

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import glassfs as library
-from glassfs.datasets.joined import open_sources
+from glassfs.datasets.selecting import open_sources
 from glassfs.errors import NoSuchEntry
 from glassfs.tree import Directory, Symlink
 from glassfs.tree.omissions import Omission

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from glassfs.cache import BlockCache
 from glassfs.content import EPISODES, Container, Group, Records, Table
 from glassfs.datasets import files, joined, snapshots
-from glassfs.datasets.joined import Audience, Joins, tables_for
+from glassfs.datasets.joined import Audience, Joins
 from glassfs.errors import Damaged, Refused
 from glassfs.formats.registry import Format, Opening
 from glassfs.settings import settings
@@ -84,7 +85,7 @@ def tree_of(
     """The tree of what is in a store under these names, or of all of it."""
     named = [Named(store, tuple(name.split("/")), name.rpartition("/")[2]) for name in names]
     of_containers = ContainerSettings(BlockCache(budget), views=chosen(views), has_catalogue=has_catalogue)
-    return Sources(named or [Named(store, (), "memory")], of_containers, tables_for(audience))
+    return Sources(named or [Named(store, (), "memory")], of_containers, partial(Joins, audience=audience))
 
 
 def use_clock(monkeypatch: pytest.MonkeyPatch, now: Callable[[], float]) -> None:
@@ -104,7 +105,7 @@ def joins_of(
     has_catalogue: bool = False,
 ) -> Joins:
     containers = Containers(ContainerSettings(cache or BlockCache(64 << 20), has_catalogue=has_catalogue))
-    return Joins(containers, [Start("", Location(store, ()), True)], audience)
+    return Joins(containers, [Start("", Location(store, ()), True)], audience=audience)
 
 
 def joins_in(sources: Sources) -> Joins:

@@ -19,8 +19,8 @@ from glassfs.content.join import BLOCK_BYTES, Joined, JoinedBlock, JoinedRows, L
 from glassfs.content.pieces import AS_JSON, ContainerPiece, Piece, piece_of, pieces_of, values_of
 from glassfs.content.summary import COLUMNS, EPISODES, LONGEST, RECORD_COLUMNS, TEXT, TEXTS, Summary
 from glassfs.datasets import files, joined, rows
+from glassfs.datasets.files import TimedCalls
 from glassfs.datasets.joined import Joins
-from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, Damaged, DeviceFailed, GlassfsError
 from glassfs.formats import registry
 from glassfs.settings import settings

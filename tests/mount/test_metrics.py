@@ -15,7 +15,7 @@ import pytest
 from writers.kinodb import KinoWriter
 
 from glassfs.mount.errors import MountError
-from glassfs.mount.metrics import MARK, Metrics
+from glassfs.mount.status import MARK, Metrics
 from glassfs.settings import settings
 from tests.mount.conftest import Mounted
 from tests.mount.gallery import Gallery
@@ -68,7 +68,7 @@ def test_what_has_the_name_of_the_counters_stays(tmp_path: Path, is_link: bool) 
 def test_counters_of_a_killed_mount_are_written_on(tmp_path: Path) -> None:
     path = tmp_path / "m.prom"
     killed = (
-        "import os, sys; from glassfs.mount.metrics import Metrics\n"
+        "import os, sys; from glassfs.mount.status import Metrics\n"
         f"metrics = Metrics({str(path)!r}, lambda: {STATUS!r}); metrics.write(); os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", killed], check=False).returncode == -9

@@ -79,19 +79,6 @@ def test_units_and_manual_are_made_and_removed(words: list[str], tmp_path: Path)
     assert not (prefix / "share/doc/glassfs").exists()
 
 
-def test_links_to_enabled_units_are_removed(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(install, "ENABLED", tmp_path / "systemd")
-    assert in_process(*words, "--systemd").status == 0
-    wanted = tmp_path / "systemd/multi-user.target.wants"
-    wanted.mkdir(parents=True)
-    (wanted / "glassfs@datasets.service").symlink_to(tmp_path / SERVICE)
-    (wanted / "glassfs@other.service").symlink_to("/elsewhere/glassfs@.service")
-    assert in_process(*words, "--remove").status == 0
-    assert os.listdir(wanted) == ["glassfs@other.service"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sbin/mount.glassfs", *sorted(f"usr/{name}" for name in WRITTEN)])
 def test_foreign_files_are_neither_replaced_nor_removed(words: list[str], tmp_path: Path, name: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.mount.mountpoint import make
+from glassfs.mount.system import make
 from tests.mount.mounts import COMMAND, glassfs, is_mounted, is_running, require
 from tests.system.conftest import pid_of
 from tests.waiting import SECONDS, wait_until

@@ -256,7 +256,7 @@ def test_directories_by_path_are_bounded() -> None:
     directories: Any = _Directories(None, None, 3)
     directory = SimpleNamespace(origin=SimpleNamespace(lease=Lease(())))
     for number in range(5):
-        directories._put(f"/{number}", directory, directories._generation, 1)
+        directories._put(f"/{number}", directory, 1)
         assert f"/{number}" in directories._cached and len(directories._cached) <= 3
 
 

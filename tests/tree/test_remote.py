@@ -8,8 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from glassfs.content.allowance import Allowance
-from glassfs.datasets.files import FileSnapshot
-from glassfs.datasets.timed_calls import TimedCalls
+from glassfs.datasets.files import FileSnapshot, TimedCalls
 from glassfs.errors import Changed, DeviceFailed, NotAllowed, NotFound, Unavailable
 from glassfs.formats import registry
 from glassfs.tree import Directory, File, Sources, Tree

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.datasets.joined import open_sources
+from glassfs.datasets.selecting import open_sources
 from glassfs.errors import Changed, NotADirectory, NotFound, Refused
 from glassfs.library import open_tree
 from glassfs.names import component

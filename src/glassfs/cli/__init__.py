@@ -29,6 +29,7 @@ COMMANDS = {
     "diff": "Compare two containers or folders: what only one has, what differs and by how much.",
     "export": "Copy a container's tree, or parts of it, to a folder.",
     "episodes": "Print or write the table of the episodes in containers and folders.",
+    "select": "Print a selection: a file that shows some episodes of some sources, without a copy.",
     "arrays": "List the arrays in containers and folders, the largest first.",
     "formats": "List the formats of containers, and those that other packages add.",
     "views": "List the additional forms in which contents can be shown.",

@@ -66,6 +66,34 @@ source_argument = click.argument("source", type=click.Path(readable=False), shel
 path_argument = click.argument("path", default="/")
 
 
+def _condition(text: str) -> str:
+    if text:
+        from glassfs.datasets.where import WrongCondition, condition
+
+        try:
+            condition(text)
+        except WrongCondition as error:
+            raise click.BadParameter(error.reason) from None
+    return text
+
+
+where_option = click.option(
+    "--where", metavar="CONDITION", default="", type=_condition,
+    help="Only episodes whose row satisfies this, as in \"not success and task ~ 'drawer'\".",
+)
+
+
+def words_options(command: Callback) -> Callback:
+    """Add the options that select episodes and steps: ``--where``, ``--trim`` and ``--every``."""
+    trim = click.option(
+        "--trim", default="", metavar="START:STOP", help="Only these steps of each episode: a slice, as in 10:-5.",
+    )
+    every = click.option(
+        "--every", default=1, metavar="N", type=click.IntRange(1), help="Of these steps one of every N.",
+    )
+    return where_option(trim(every(command)))
+
+
 def _connection(context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> Connection:
     if not texts:
         return Connection()

@@ -58,10 +58,13 @@ def command(sources: tuple[str, ...], as_json: bool, connection: Connection) -> 
             for at in map(located, sources):
                 tree = stack.enter_context(opened(at.source, connection=connection))
                 nodes.append(lookup(tree, at.path, at.shown, is_link_kept=False)[1])
-            found = comparison.differences(nodes[0], nodes[1])
-            for line in _json_lines(found) if as_json else _lines(found, names):
+            for path, found in comparison.differences(nodes[0], nodes[1]):
                 differing = 1
-                click.echo(line)
+                # In ASCII, as texts of containers may hold what a terminal interprets.
+                click.echo(
+                    dumps(loads(json.line({"path": path, **found}))) if as_json
+                    else printable(f"{path or names[0]}{_sentence(found, names)}")
+                )
     except BrokenPipeError:
         raise
     except (GlassfsError, OSError) as error:
@@ -141,7 +144,8 @@ class _Comparison:
     def _children(self, path: str, a: Directory, b: Directory) -> Iterator[tuple[str, Node | None, Node | None]]:
         """Yield the children of two directories by name, None for what one of them lacks; nothing if they are equal."""
         try:
-            if _are_same(a, b):
+            # One directory, or containers of one version of a file.
+            if a.origin.identity == b.origin.identity and (a.ino == b.ino or type(a) is type(b) is ContainerDirectory):
                 self.counts["same"] += 1
                 return
             demand_shallow(a, path.count("/"))
@@ -162,12 +166,6 @@ class _Comparison:
                         self.report(f"{path}/{name}".lstrip("/"), error)
         except GlassfsError as error:
             self.report(path, error)
-
-
-def _are_same(a: Directory, b: Directory) -> bool:
-    """Return whether two directories are one, or containers of one version of a file."""
-    are_roots = isinstance(a, ContainerDirectory) and isinstance(b, ContainerDirectory)
-    return a.origin.identity == b.origin.identity and (are_roots or a.ino == b.ino)
 
 
 def _child(directory: Directory, name: str) -> Node | None:
@@ -199,16 +197,6 @@ def _of_kinds(a: Node | None, b: Node | None) -> Iterator[Difference]:
                 yield {"difference": side, **_described(node)}
     elif type(a) is not type(b) and not (isinstance(a, Directory) and isinstance(b, Directory)):
         yield {"difference": "kind", "a": _described(a)["kind"], "b": _described(b)["kind"]}
-
-
-def _json_lines(all_found: Iterator[_Found]) -> Iterator[str]:
-    """Yield objects in ASCII, as texts of containers may hold what a terminal interprets."""
-    return (dumps(loads(json.line({"path": path, **found}))) for path, found in all_found)
-
-
-def _lines(all_found: Iterator[_Found], names: Sequence[str]) -> Iterator[str]:
-    """Yield the lines for people."""
-    return (printable(f"{path or names[0]}{_sentence(found, names)}") for path, found in all_found)
 
 
 def _sentence(found: Difference, names: Sequence[str]) -> str:

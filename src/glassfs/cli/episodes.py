@@ -18,16 +18,15 @@ import click
 
 from glassfs import outputs
 from glassfs.cli import stoppable
-from glassfs.cli.completion import misuse, sources_argument
+from glassfs.cli.completion import misuse, sources_argument, where_option
 from glassfs.cli.layouts import source_options
-from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary, where_option
+from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary
 from glassfs.content.pieces import ContainerPiece, pieces_of
 from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
-from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
-from glassfs.datasets.batch.found import Opener, Search
+from glassfs.datasets.batch.found import Opener, Outcome, Problem, Search, SearchHit
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.files import in_order
-from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, chosen, encoded, head, mark, writer
+from glassfs.datasets.table import CSV, CSV_SAFE, FORMS, PARQUET, chosen, encoded, head, mark, placed_in, writer
 from glassfs.datasets.where import condition, why_none
 from glassfs.errors import Changed, Damaged, GlassfsError, Refused, Unrecognised
 from glassfs.formats.registry import HEAD, Head, recognise
@@ -190,11 +189,12 @@ class Rows:
             with opener.glimpsed(named, entry.version) as container:
                 tables, table = container.tables, container.episodes()
                 pieces = pieces_of(Summary(RECORD_COLUMNS, table), opener.cache, block) if table is not None else ()
+                numbers = None if item.picks is None or table is None else sorted(item.picks.episodes)
                 for piece in pieces:
                     if size >= PIECE:  # the rest of the container is left for a later part
                         rest = piece.block, position, version
                         break
-                    placed.append(ContainerPiece(item.path, position, piece))
+                    placed += placed_in(item.path, position, piece, numbers)
                     position += piece.rows
                     size += len(piece.data)
                 if rest is None and table is not None and table.records is not None and position != table.rows:

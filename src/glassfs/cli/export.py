@@ -20,19 +20,19 @@ import click
 
 from glassfs.cli import stoppable
 from glassfs.cli.common import located, lookup, name_of, nodes_from, opened
-from glassfs.cli.completion import complete_file, misuse, progress_option, source_argument
+from glassfs.cli.completion import complete_file, misuse, progress_option, source_argument, where_option
 from glassfs.cli.episodes import Rows
 from glassfs.cli.exporting import LINKS, Export, ExportJob, Written, is_within
 from glassfs.cli.layouts import tree_options
-from glassfs.cli.many import Progress, batch, many_options, progress_over, where_option
+from glassfs.cli.many import Progress, batch, many_options, progress_over
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
 from glassfs.content.pieces import ContainerPiece, records
 from glassfs.content.summary import CONTAINER, EPISODES
-from glassfs.datasets.batch.contract import Outcome, Problems, SearchHit
-from glassfs.datasets.batch.found import TABLE, Search, Unlisted
+from glassfs.datasets.batch.found import TABLE, Outcome, Problems, Search, SearchHit, Unlisted
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
+from glassfs.datasets.selections import is_selection
 from glassfs.datasets.table import PARQUET, writer
 from glassfs.datasets.where import why_none
 from glassfs.errors import GlassfsError, NotFound
@@ -93,6 +93,8 @@ def command(
     folder = _demand_target(folder)
     if where and (chosen or not plan.is_plain):
         raise misuse("--where cannot be used with PATHs, --jobs, --scheduler, --shard or --report")
+    if is_selection(source) and (where or not plan.is_plain):
+        raise misuse("--where, --jobs, --scheduler, --shard and --report cannot be used with a selection")
     existing = Existing.OVERWRITE if overwrite else Existing.RESUME if plan.is_resumed else Existing.REFUSE
     at = located(source)
     if where and at.path != "/":

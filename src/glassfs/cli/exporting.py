@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from glassfs.cli.common import nodes_from
 from glassfs.cli.many import Progress, fault_of
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable, opened_folder
-from glassfs.datasets.batch.contract import Problem
+from glassfs.datasets.batch.found import Problem
 from glassfs.errors import Damaged, NotADirectory, NotFound
 from glassfs.library.finding import Found, followed
 from glassfs.library.finding import target as goal_of
@@ -77,7 +77,6 @@ class Export:
     ) -> None:
         self._job, self._tree, self._target = job, tree, target
         self._show, self._bar = show, bar
-        self._is_resumed = job.existing is Existing.RESUME
         self._buffer = memoryview(bytearray(PIECE))
         self._copies = dict(job.starts)
         """Where the target has what is at a path of the tree."""
@@ -200,7 +199,9 @@ class Export:
         size = node.size if node.data.is_sized else None
         # The bar's sum has files of known size, and nothing that links lead to.
         bar = self._bar if size is not None and not self._under_way else Progress()
-        if not is_chosen or (self._is_resumed and self._target.has_file(place, origin.mtime_ns, size)):
+        if not is_chosen or (
+            self._job.existing is Existing.RESUME and self._target.has_file(place, origin.mtime_ns, size)
+        ):
             bar.advance(size or 0)
         else:
             # The container may be replaced while its file is copied: with the lease, all bytes are of one version.

@@ -17,6 +17,7 @@ from glassfs.cli.completion import json_option, sources_argument
 from glassfs.cli.layouts import source_options
 from glassfs.content.rows import of_records
 from glassfs.content.summary import INTEGER, value_of
+from glassfs.content.table import number_of
 from glassfs.datasets.batch.found import Opener, Search, Unlisted
 from glassfs.errors import GlassfsError, LeftOut, Unrecognised
 from glassfs.library.shown import described
@@ -183,12 +184,12 @@ def _counted_episodes(container: content.Container) -> dict[str, Any]:
     success: Counter[str] = Counter()
     frames = 0
     try:
-        for number, record in enumerate(of_records(table.records)):
+        for row, record in enumerate(of_records(table.records)):
             frames += value_of(record, "num_frames", INTEGER) or 0
             success[{True: "yes", False: "no"}.get(record.get("success"), "unknown")] += 1
             if table.recording is not None:
                 with suppress(GlassfsError):  # the tree names what is unreadable
-                    cameras.update(component(one.name[-1]) for one in table.recording(number).cameras())
+                    cameras.update(component(one.name[-1]) for one in table.recording(number_of(record, row)).cameras())
     except GlassfsError:
         success["unreadable"] = table.rows - success.total()
     return {"episodes": table.rows, "frames": frames, "cameras": cameras, "success": success}
@@ -244,6 +245,4 @@ def _list(counts: Counter[str]) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, str):
         return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return json.dumps(value, ensure_ascii=False)
+    return f"{value:,}" if type(value) is int else json.dumps(value, ensure_ascii=False)

@@ -21,8 +21,6 @@ HELPERS = ("mount.glassfs", "mount.fuse.glassfs")
 UNITS = ("glassfs@.service",)
 EXAMPLES = ("mnt-datasets.mount", "mnt-datasets.automount")
 PROGRAM_IN_UNITS = "/usr/local/bin/glassfs"
-ENABLED = Path("/etc/systemd/system")
-"""Where ``systemctl enable`` links units."""
 MARK = "Written by 'glassfs install', which replaces this file; 'glassfs install --remove' removes it."
 
 
@@ -123,11 +121,6 @@ def _not_ours(path: Path) -> click.ClickException:
 
 def _remove(links: list[Path], files: list[Path]) -> None:
     _check(links)
-    # As ``systemctl disable`` does: without the unit they would lead nowhere.
-    for link in ENABLED.glob("*.wants/glassfs@*.service"):
-        if link.is_symlink() and Path(os.readlink(link)) in files:
-            link.unlink()
-            click.echo(f"removed {link}")
     for path in [*links, *files]:
         if os.path.lexists(path) and _is_ours(path):
             path.unlink()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
+from itertools import islice, repeat
 from types import TracebackType
 from typing import Any
 
@@ -17,13 +17,14 @@ from tqdm import tqdm
 
 from glassfs.cli.common import complain, reason_of
 from glassfs.cli.completion import misuse
-from glassfs.datasets.batch.contract import Problem, SearchHit
-from glassfs.datasets.batch.found import Search
+from glassfs.datasets.batch.found import Problem, Search, SearchHit
 from glassfs.datasets.batch.run import BatchRun, RunPlan, Shard
 from glassfs.errors import Damaged, GlassfsError, LeftOut, NotInstalled, Passing, Unavailable, is_lack
-from glassfs.settings import settings
 from glassfs.sizes import counted
 from glassfs.source import Kind
+
+ADDED_AT_ONCE = 64
+"""Sizes that are added up whenever a bar advances."""
 
 log = logging.getLogger(__name__)
 log.addHandler(logging.NullHandler())  # print nothing unless logging is configured
@@ -32,35 +33,36 @@ log.addHandler(logging.NullHandler())  # print nothing unless logging is configu
 class Progress:
     """A bar on standard error; without ``sizes``, or unless ``is_shown`` (None: on a terminal), nothing.
 
-    ``sizes`` yields the size of everything to do; a thread of its own consumes it, so that no work waits for the sum.
-    The other methods are for one thread.
+    ``sizes`` yields the size of everything to do. Some are added up whenever the bar advances, so that no work waits
+    for the sum. For one thread.
     """
 
     def __init__(self, sizes: Callable[[], Iterator[int]] | None = None, is_shown: bool | None = None) -> None:
         is_shown = sizes is not None and (sys.stderr.isatty() if is_shown is None else is_shown)
         # Created only if needed: it owns a lock that a killed worker process would leave behind in the system.
         self._bar = tqdm(unit="B", unit_scale=True, unit_divisor=1024, leave=False) if is_shown else None
-        self._thread = threading.Thread(target=self._add_up, args=(sizes,), daemon=True) if is_shown else None
-        self._sum: int | None = None
-        self._is_over = threading.Event()
+        self._sizes = sizes() if sizes is not None and is_shown else iter(())
+        self._sum = 0
 
     def __enter__(self) -> Progress:
-        if self._thread is not None:
-            self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._is_over.set()
-        if self._thread is not None:
-            self._thread.join(settings.progress_end)
         if self._bar is not None:
             self._bar.close()
 
     def advance(self, count: int) -> None:
         """Count so many bytes as done."""
-        if self._bar is not None:
+        if self._bar is None:
+            return
+        try:
+            some = list(islice(self._sizes, ADDED_AT_ONCE))
+        except Exception:  # without a sum the bar shows a rate
+            self._sizes, some = repeat(0), [0] * ADDED_AT_ONCE
+        self._sum += sum(some)
+        if len(some) < ADDED_AT_ONCE:
             self._bar.total = self._sum
-            self._bar.update(count)
+        self._bar.update(count)
 
     def aside(self) -> AbstractContextManager[None]:
         """Hide the bar while lines are written to standard output or standard error."""
@@ -74,17 +76,6 @@ class Progress:
     def report(self, name: str, fault: object) -> None:
         """Print what is wrong with a container."""
         self.complain(f"{name}: {fault}")
-
-    def _add_up(self, sizes: Callable[[], Iterator[int]]) -> None:
-        total = 0
-        try:
-            for size in sizes():
-                if self._is_over.is_set():
-                    return
-                total += size
-        except Exception:  # without a sum the bar shows a rate
-            return
-        self._sum = total
 
 
 def many_options(
@@ -132,23 +123,6 @@ def many_options(
         return planned
 
     return with_options
-
-
-def _condition(text: str) -> str:
-    if text:
-        from glassfs.datasets.where import WrongCondition, condition
-
-        try:
-            condition(text)
-        except WrongCondition as error:
-            raise click.BadParameter(error.reason) from None
-    return text
-
-
-where_option = click.option(
-    "--where", metavar="CONDITION", default="", type=_condition,
-    help="Only episodes whose row satisfies this, as in \"not success and task ~ 'drawer'\".",
-)
 
 
 def progress_over(search: Search, shard: Shard, is_shown: bool | None) -> Progress:

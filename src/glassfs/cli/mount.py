@@ -7,8 +7,9 @@ import shlex
 
 import click
 
-from glassfs.cli.completion import complete_file, completed_option, misuse
-from glassfs.mount import mountpoint
+from glassfs.cli.completion import complete_file, completed_option, misuse, words_options
+from glassfs.datasets.selections import Words
+from glassfs.mount import system
 from glassfs.mount.daemon import check_source, mount
 from glassfs.mount.options import DESCRIPTIONS, MountOptions
 from glassfs.source.remote.options import WrongValue
@@ -30,9 +31,11 @@ def _described() -> str:
     shell_complete=lambda _context, _parameter, incomplete: completed_option(DESCRIPTIONS, incomplete),
 )
 @click.option("--views", default="", metavar="NAME+NAME…", help="The same as -o views=NAME+NAME….")
+@words_options
 @click.option("--log-file", type=click.Path(dir_okay=False), help="The same as -o log_file=FILE.")
 def command(
-    paths: tuple[str, ...], foreground: bool, options: tuple[str, ...], views: str, log_file: str | None,
+    paths: tuple[str, ...], foreground: bool, options: tuple[str, ...], views: str, where: str, trim: str, every: int,
+    log_file: str | None,
 ) -> int:
     """If SOURCE is a container, MOUNTPOINT shows its contents. If it is a folder, it is mirrored, and every container
     in it is a directory. With several SOURCEs, MOUNTPOINT has one directory for each.
@@ -41,7 +44,8 @@ def command(
     after SOURCE: run.kdb is mounted at run, or at run-glassfs if run exists, and a folder data at data-glassfs. What
     glassfs has created is removed when the mount ends.
 
-    A SOURCE may be a URL, such as s3://bucket/datasets or https://host/run.kdb.
+    A SOURCE may be a URL, such as s3://bucket/datasets or https://host/run.kdb. The only SOURCE may be a selection, a
+    file that ends with .toml and says which episodes of which sources to show; see 'glassfs select'.
     """
 
     if not paths:
@@ -50,16 +54,17 @@ def command(
         parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
     except WrongValue as error:
         raise misuse(str(error)) from None
+    parsed.words = Words.of(where, trim, every)
     if log_file:
         parsed.log_file = os.path.abspath(log_file)
     is_foreground = foreground or "debug" in parsed.flags
     if len(paths) > 1:
         *sources, name = paths
-        own = mountpoint.make_at(name)
+        own = system.make_at(name)
     else:
         sources = [*paths]
         check_source(paths[0])
-        own = mountpoint.make(paths[0])
+        own = system.make(paths[0])
         name = own.name
     where = f"{printable(shown(sources[0]))} is mounted at {printable(name)}"
     if is_foreground and len(paths) == 1:

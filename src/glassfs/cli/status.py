@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from glassfs.cli.completion import complete_file, json_option
-from glassfs.mount import mountpoint as mountpoints_of_glassfs
-from glassfs.mount import probe, system
+from glassfs.mount import system
 from glassfs.sizes import counted, human_size
 from glassfs.source import mountinfo
 from glassfs.terminal import printable
@@ -21,7 +20,7 @@ from glassfs.terminal import printable
 def command(as_json: bool) -> None:
     """Show source and mount point of each mount; for its owner and root also uptime, use of the cache, and errors."""
     mounts = [mount for mount in mountinfo.mounts() if mount.file_system == mountinfo.FILE_SYSTEM]
-    for mount, status in zip(mounts, probe.statuses([mount.path for mount in mounts]), strict=True):
+    for mount, status in zip(mounts, system.statuses([mount.path for mount in mounts]), strict=True):
         found = status | {"mountpoint": mount.path, "source": mount.source}
         click.echo(json.dumps(found) if as_json else _line(found))
 
@@ -31,7 +30,7 @@ def _line(found: dict[str, Any]) -> str:
     try:
         return f"{mount}: {printable(str(found.get('unreadable') or _details(found)))}"
     except (KeyError, TypeError, ValueError, OverflowError):
-        return f"{mount}: {probe.FOREIGN}"
+        return f"{mount}: {system.FOREIGN}"
 
 
 def _details(found: dict[str, Any]) -> str:
@@ -51,8 +50,8 @@ def umount(mountpoints: tuple[str, ...], lazy: bool) -> None:
     """A mount point that glassfs created is removed if it is empty."""
     for mountpoint in mountpoints:
         path = system.real_path(mountpoint)
-        is_own = not lazy and mountpoints_of_glassfs.is_own(path)
+        is_own = not lazy and system.is_own(path)
         system.unmount(mountpoint, lazy)
         if is_own:
             # Without waiting, the name might still exist when the next command needs it.
-            mountpoints_of_glassfs.wait_for_removal(path)
+            system.wait_for_removal(path)

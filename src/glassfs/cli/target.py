@@ -21,10 +21,8 @@ from typing import NoReturn
 from glassfs.errors import GlassfsError
 from glassfs.names import raw
 from glassfs.outputs import is_inside
-from glassfs.sizes import PIECE
 from glassfs.source import is_url
 
-ZEROS = bytes(PIECE)
 NOT_EMPTY = "is not empty; use --overwrite to replace files in it or --resume to continue an export"
 INSIDE = "is the source itself or inside it; name another folder"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -49,7 +47,7 @@ class Existing(Enum):
 
 
 class Target:
-    """The open folder ``root`` that an export writes to. In files, zeros become holes.
+    """The open folder ``root`` that an export writes to. In files, pieces of zeros become holes.
 
     Paths in it are ``/a/b``, as in a tree; ``/`` is the target itself. ``kept``, a file or folder (the source), is
     neither written to nor replaced.
@@ -81,7 +79,7 @@ class Target:
                     raise NotWritten("something other than a directory is in the way") from None
 
     def write(self, path: str, mode: int, mtime_ns: int, pieces: Iterable[memoryview]) -> None:
-        """Write a file in pieces, each but the last PIECE long. Its mode is as for a folder.
+        """Write a file in pieces. Its mode is as for a folder.
 
         If ``pieces`` raises, the error passes through and no file is created.
         """
@@ -89,8 +87,16 @@ class Target:
             with _writing:
                 descriptor = os.open(temporary, _NEW_FILE, _writable(mode), dir_fd=folder)
             try:
-                _fill(descriptor, pieces)
+                for piece in pieces:
+                    # The first byte of most others shows that they are none, without a copy.
+                    is_hole = not any(piece[:1]) and not bytes(piece).strip(b"\0")
+                    with _writing:
+                        if is_hole:
+                            os.lseek(descriptor, len(piece), os.SEEK_CUR)
+                        while piece and not is_hole:
+                            piece = piece[os.write(descriptor, piece) :]
                 with _writing:
+                    os.ftruncate(descriptor, os.lseek(descriptor, 0, os.SEEK_CUR))
                     os.utime(descriptor, ns=(mtime_ns, mtime_ns))
             finally:
                 with _writing:  # some file systems report a full disk only now
@@ -242,25 +248,6 @@ def _made(path: str, mode: int, no_links: int = 0) -> int:
 def _writable(mode: int) -> int:
     """Return the mode of a new file or folder, before the umask: readers of the source may write, others nothing."""
     return mode & 0o777 | (mode & 0o444) >> 1 | 0o600
-
-
-def _fill(descriptor: int, pieces: Iterable[memoryview]) -> None:
-    end = written = 0
-    for piece in pieces:
-        if not _is_zero(piece):
-            written = end
-            while written < end + len(piece):
-                with _writing:
-                    written += os.pwrite(descriptor, piece[written - end :], written)
-        end += len(piece)
-    if written < end:
-        with _writing:
-            os.ftruncate(descriptor, end)
-
-
-def _is_zero(piece: memoryview) -> bool:
-    # The ends of most pieces show it, without a comparison of all bytes.
-    return not any(piece[:1]) and not any(piece[-1:]) and bytes(piece) == ZEROS[: len(piece)]
 
 
 def _component(name: str) -> bytes:

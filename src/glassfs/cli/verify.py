@@ -19,8 +19,7 @@ from glassfs.cli.completion import json_option, progress_option, sources_argumen
 from glassfs.cli.layouts import source_options
 from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary
 from glassfs.content import Container, Image, Json, Stored
-from glassfs.datasets.batch.contract import Outcome, Problem, Problems, SearchHit
-from glassfs.datasets.batch.found import Opener, Search
+from glassfs.datasets.batch.found import Opener, Outcome, Problem, Problems, Search, SearchHit
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.errors import GlassfsError, Unrecognised
 from glassfs.sizes import PIECE

@@ -99,7 +99,7 @@ def columns_of(
 
 def with_recording(
     members: Callable[[], Iterable[Member]], record: Callable[[], dict[str, Any]], steps: int | None = None,
-    depth: int | None = None,
+    depth: int | None = None, is_aligned: bool = False,
 ) -> Iterator[Member]:
     """Yield the members of an episode, then the table of its steps if it has signals, and the episode as a whole.
 
@@ -107,7 +107,7 @@ def with_recording(
     gives it. The table has a column for each, called by its name with slashes, after the column ``frame``. Cameras are
     videos, and arrays that views may take for videos. ``members`` is called again when they are needed; its names begin
     at the directory of the episode. ``record`` returns what is known of the episode, JSON values by name; for names of
-    EPISODE_COLUMNS, those of the table. For ``depth`` see ``Recording``.
+    EPISODE_COLUMNS, those of the table. For ``depth`` and ``is_aligned`` see ``Recording``.
     """
     signals, member = 0, None
     for member in members():
@@ -124,7 +124,7 @@ def with_recording(
     if member is not None:
         yield Member((WHOLE,), Recording(
             WHOLE, record, table, partial(_cameras, members),
-            lambda: [member for member in members() if isinstance(member.content, Omitted)], depth,
+            lambda: [member for member in members() if isinstance(member.content, Omitted)], depth, is_aligned,
         ))
 
 

@@ -268,16 +268,6 @@ class Undecoded(Blob):
 
 
 @dataclass
-class Guessed(Blob):
-    """Bytes without a description that probably are the array ``likely``."""
-
-    likely: Array
-
-    def attributes(self) -> dict[str, str]:
-        return self.likely.attributes()
-
-
-@dataclass
 class Omitted(Content):
     """A member of a group that no file shows, and why: all interfaces of glassfs name it instead of keeping silent.
 

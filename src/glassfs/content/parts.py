@@ -166,12 +166,14 @@ class Chosen(SizedData, Made):
 
     unit: int = 1
 
-    def __init__(self, data: Data, unit: int, rows: NDArray[Any]) -> None:
+    def __init__(self, data: Data, unit: int, rows: NDArray[Any] | range) -> None:
         super().__init__(unit * len(rows))
         self._data, self.unit, self._rows = data, unit, rows
 
     def make(self, first: int, count: int) -> bytes:
         rows = self._rows[first : first + count]
+        if isinstance(rows, range):
+            rows = np.arange(rows.start, rows.stop, rows.step)
         begin, end, unit = int(rows[0]), int(rows[-1]) + 1, self.unit
         if end - begin > 4 * count:  # reading what is between them would take longer than many reads
             return b"".join(self._data.read(row * unit, unit) for row in rows.tolist())

@@ -1,25 +1,29 @@
 """All files below some folders at one moment, with their access rights, and the tables to which they may give rows.
 
+A folder on a dead server or disk may hang, so calls have a timeout.
+
 Links to folders are not followed, mounts of glassfs not entered, and the depth is limited, so that walks end.
 Any thread.
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from functools import cache, partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from glassfs import work
 from glassfs.content import ARRAYS, EPISODES
 from glassfs.content.allowance import OBJECT, Allowance
-from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import GlassfsError, NotADirectory, NotAllowed, NotFound, TooLarge, Unavailable
+from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, TooLarge, Unavailable
 from glassfs.formats.registry import HEAD, Head, joined_by, recognise
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source import Entry, Kind, Path, Version
+from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import Location
 from glassfs.tree.sources.folder import shown_entries
@@ -30,6 +34,60 @@ PUBLIC_FOLDER, PUBLIC_FILE = 0o555, 0o444
 """Permissions of what every user can reach: for owner and group too: what only others may read is denied to those."""
 
 _GONE = (NotFound, NotADirectory, NotAllowed)
+Result = TypeVar("Result")
+
+
+class TimedCalls:
+    """Runs calls on other threads and waits up to ``timeout_seconds`` for each.
+
+    A call that still hangs is not tried again, nor are others of a volume on which several hang: on a dead disk all
+    would. The more calls hang, the shorter the timeout.
+    """
+
+    most, most_of_volume = 32, 4
+    """Calls that may hang at a time before further ones fail at once: in all, and of one volume."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self.timeout_seconds = timeout_seconds
+        self._lock = threading.Lock()
+        self._pool = DaemonPool("timed-calls")
+        self._hanging: dict[Hashable, str | None] = {}
+        """The keys of hanging calls, and the volume if that is to blame."""
+
+    def call(
+        self, key: Hashable, volume: str, do: Callable[[], Result], probe: Callable[[], object] | None = None,
+    ) -> Result:
+        """Return or raise what ``do`` does. Raises DeviceFailed if it times out, or if a call with this key hangs.
+
+        A call that times out, or whose caller is stopped, is canceled. Calls that may take long for reasons other than
+        their volume pass a ``probe`` that should return at once, and shows whether the volume is to blame.
+        """
+        with self._lock:
+            hanging = self._hanging
+            # Threads that hang cannot be ended, so their number is bounded, in all and of one volume.
+            is_too_much = len(hanging) >= self.most or list(hanging.values()).count(volume) >= self.most_of_volume
+            if key in hanging or is_too_much:
+                raise DeviceFailed("does not answer")
+            timeout_seconds = self.timeout_seconds / (1 + len(hanging))
+        called = work.derived()
+        future = self._pool.submit(partial(work.done_for, called, do))
+        try:
+            if work.is_done(future, timeout_seconds):
+                return future.result()
+            # Not when the caller is stopped: that says nothing about the call, and others may want to make it.
+            with self._lock:
+                self._hanging[key] = None if probe else volume
+            future.add_done_callback(lambda _: self._hanging.pop(key, None))
+        finally:
+            if not future.done():
+                called.cancel()
+                future.cancel()
+            del future  # its exception refers to this frame
+        # The call may be slow for a reason of its own. If the probe of its volume hangs, too, that is noted as well.
+        if probe is not None:
+            with suppress(GlassfsError):
+                self.call((key, "probe"), volume, probe)
+        raise DeviceFailed("does not answer")
 
 
 class SnapshotFile(NamedTuple):
@@ -96,6 +154,8 @@ class FileSnapshot:
             entry = self._calls.call(location, "", lambda: location.entry())
         except GlassfsError as error:
             self.gaps.append(Gap(path, error))
+            return True
+        if location.store.hides(location.path):
             return True
         if not self._take(path, location, entry, None):
             return False

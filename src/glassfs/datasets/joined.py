@@ -18,24 +18,20 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from glassfs import work
-from glassfs.cache import BlockCache
 from glassfs.content import ARRAYS, Table
 from glassfs.content.allowance import LEAST, Allowance
 from glassfs.content.join import Joined
-from glassfs.datasets.files import FileSnapshot, in_order
-from glassfs.datasets.timed_calls import TimedCalls
+from glassfs.datasets.files import FileSnapshot, TimedCalls, in_order
 from glassfs.errors import NotAllowed, NotFound
-from glassfs.formats.registry import joined_names, may_be_container
+from glassfs.formats.registry import joined_names
 from glassfs.names import free_name
 from glassfs.settings import settings
-from glassfs.source import Connection, locate
 from glassfs.tree.build import NestedDirectory
-from glassfs.tree.containers.containers import Containers, ContainerSettings
-from glassfs.tree.lease import Lease
+from glassfs.tree.containers.containers import Containers
 from glassfs.tree.nodes import Access, Directory, Node, inode
 from glassfs.tree.omissions import Omission
 from glassfs.tree.sources.folder import ContainerDirectory, Folder
-from glassfs.tree.sources.sources import Overview, SideBySide, Sources, Start
+from glassfs.tree.sources.sources import Overview, SideBySide, Start
 from glassfs.view import ViewSet
 
 if TYPE_CHECKING:
@@ -56,8 +52,7 @@ class Joins(Overview):
     """The snapshots of what is below ``starts``, which are called ``title`` together. The last one is kept."""
 
     def __init__(
-        self, containers: Containers, starts: Sequence[Start], audience: Audience = Audience(),  # noqa: B008
-        title: str = "",
+        self, containers: Containers, starts: Sequence[Start], title: str = "", audience: Audience = Audience(),  # noqa: B008
     ) -> None:
         self.containers = containers
         self.is_shared, self.reader = audience
@@ -234,27 +229,6 @@ class WithJoined(Directory):
             is_first = name == tables[0] != ARRAYS
             found += snapshot.directory(name, is_first, self._views, access, self.ino, origin.volume).listing()
         return found
-
-
-def tables_for(audience: Audience = Audience()) -> Callable[[Containers, Sequence[Start], str], Joins]:  # noqa: B008
-    """Return the maker of the ``overview`` of ``Sources``: the joined tables for these users."""
-    return lambda containers, starts, title: Joins(containers, starts, audience, title)
-
-
-def open_sources(
-    names: Sequence[str], settings: ContainerSettings | None = None, audience: Audience = Audience(),  # noqa: B008
-    connection: Connection = Connection(),  # noqa: B008
-    on_change: Callable[[], None] = lambda: None, on_drop: Callable[[Lease], None] = lambda lease: None,
-    follows: bool = True,
-) -> Sources:
-    """Open what a user named, with the tables over it. Raises Refused for what is not a container, and read errors.
-
-    Remote sources are opened with ``connection``; their blocks share the memory budget of the cache. Links out of local
-    ones are followed if ``follows``, for the user of this process alone. For the other arguments see ``Sources``.
-    """
-    settings = settings or ContainerSettings(BlockCache())
-    located = locate(names, connection, may_be_container, follows, settings.cache)
-    return Sources(located, settings, tables_for(audience), on_change, on_drop)
 
 
 def joined_of(node: Directory, name: str) -> Table | None:

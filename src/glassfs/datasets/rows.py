@@ -9,38 +9,42 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import xxhash
 
 from glassfs import __version__, work
 from glassfs.content import Container
 from glassfs.content.arrays import NOTHING, Measure, array_pieces
-from glassfs.content.pieces import LAYOUT, Piece, as_json, pieces_of
-from glassfs.content.summary import ARRAYS, EPISODE_ROWS
-from glassfs.datasets.files import PUBLIC_FILE, SnapshotFile
-from glassfs.datasets.timed_calls import TimedCalls
-from glassfs.errors import GlassfsError, Unrecognised
+from glassfs.content.pieces import LAYOUT, Piece, as_json, piece_of, pieces_of, values_of
+from glassfs.content.selected import ALL, Picks, row_of, total_reward
+from glassfs.content.summary import ARRAYS, EPISODE_ROWS, EPISODES, FEATURES
+from glassfs.datasets.files import PUBLIC_FILE, SnapshotFile, TimedCalls
+from glassfs.errors import Changed, GlassfsError, Unrecognised
 from glassfs.formats.registry import GROUP
 from glassfs.layouts.known import chosen
 from glassfs.names import component
 from glassfs.once import once
 from glassfs.sizes import PIECE
-from glassfs.source import Entry, Path
+from glassfs.source import Entry, Path, Version
 from glassfs.threads import DaemonPool
 from glassfs.tree.containers.containers import Containers
 from glassfs.tree.containers.lease import Location
+from glassfs.tree.containers.selected import SelectedStore, as_stored
 from glassfs.work import Work
+
+TOTALS = "total rewards 1"
+"""What sums of rewards are kept as: another number if the same steps give other sums."""
 
 
 class TablePiece(NamedTuple):
     """Piece ``number`` of a container's rows for the joined table ``table``, and whether every user may read it.
 
     ``directory`` is that of what the rows describe, ``parts`` are the paths of its further files. ``errors`` name what
-    is left out.
+    is left out. ``first`` is the number of the first row, if rows before it are left out.
     """
 
     table: str
@@ -50,6 +54,7 @@ class TablePiece(NamedTuple):
     is_public: bool
     parts: Sequence[Path] = ()
     errors: Sequence[GlassfsError] = ()
+    first: int | None = None
 
 
 class RowReader:
@@ -95,14 +100,17 @@ class RowReader:
                 some = files[start : start + self.at_once]
                 # One question for many files: most containers are in the catalogue, and each question costs a
                 # transaction. It may answer fewer than were asked, as rows are many bytes: the loop goes on there.
-                pairs = list(zip(some, self._known([(file, 0) for file in some]), strict=False))
+                stored = list(map(self._stored, some))
+                pairs = list(zip(stored, self._known([(file, 0) for file in stored]), strict=False))
                 begun: dict[int, Iterator[TablePiece]] = {}
                 for number, (file, kept) in enumerate(pairs):
                     # Each remote file costs a round trip. The next ones are begun while the caller works on this one.
                     for place, (other, other_kept) in enumerate(pairs[number : number + self.alongside], number):
                         if other_kept is None and other.location.store.is_remote and place not in begun:
                             begun[place] = self._prefetched(other)
-                    yield file, self._of(file, kept, begun.pop(number, None))
+                    pieces = self._of(file, kept, begun.pop(number, None))
+                    shown = some[number]
+                    yield shown, pieces if file is shown else selected_pieces(self._containers, shown, file, pieces)
                     start += 1
         finally:
             for ahead in list(self._ahead):
@@ -111,7 +119,7 @@ class RowReader:
 
     def kept_tables(self, files: Sequence[SnapshotFile]) -> set[str]:
         """Return the tables of the first rows that the catalogue has of files; of many files, of the first ones."""
-        kept = self._known([(file, 0) for file in files[: self.at_once]])
+        kept = self._known([(self._stored(file), 0) for file in files[: self.at_once]])
         return {_unpacked(one, file, 0)[0].table for file, one in zip(files, kept, strict=False) if one}
 
     def flush(self) -> None:
@@ -120,6 +128,14 @@ class RowReader:
             noted, self._noted, self._size = self._noted, {}, 0
         if noted and self._catalogue is not None:
             self._catalogue.put(noted)
+
+    def _stored(self, file: SnapshotFile) -> SnapshotFile:
+        """Return a file as its store has it: rows of a selection are chosen from those of all episodes."""
+        store, path = file.location
+        if self._is_of_arrays or not isinstance(store, SelectedStore):
+            return file
+        version, stamp = Version(as_stored(file.version)), as_stored(file.stamp)
+        return file._replace(location=Location(store.inner, path), version=version, stamp=stamp)
 
     def _known(self, pieces: Sequence[tuple[SnapshotFile, int]]) -> Sequence[bytes | None]:
         """Return what the catalogue has of pieces, given by their numbers; if it is much, only of the first ones."""
@@ -239,6 +255,59 @@ class RowReader:
             others = [one for one in container.sources[1:] if one.version in listed]
             for piece, errors in array_pieces(container.arrays(), others, self._measure):
                 yield ARRAYS, "", piece, errors
+
+
+def selected_pieces(
+    containers: Containers, file: SnapshotFile, stored: SnapshotFile, pieces: Iterator[TablePiece],
+) -> Iterator[TablePiece]:
+    """Yield the pieces of a selected ``file``, given those of the same file as it is ``stored``.
+
+    Each episode that is selected has a piece of its own.
+    """
+    store, path = file.location
+    assert isinstance(store, SelectedStore)
+    picks, number, last = store.picks(path, file.version), 0, ""
+    if not picks.episodes:
+        raise Changed("has changed since its episodes were selected", file.path)
+    for one in pieces:
+        if one.table != EPISODES:
+            yield one
+            continue
+        names = [name for name, _ in one.piece.columns]
+        chosen: dict[int, dict[str, Any]] = {}
+        for values in zip(*values_of(one.piece), strict=True):
+            row = dict(zip(names, values, strict=True))
+            last = last if row[FEATURES] is None else row[FEATURES]
+            if number in picks.episodes:
+                chosen[number] = {**row, FEATURES: last}
+            number += 1
+        totals = _total_rewards(containers, stored, picks, chosen) if picks.steps != ALL else {}
+        for first, row in chosen.items():
+            shown = row_of(row, first, picks, totals.get(first))
+            piece = piece_of([[shown[name]] for name in names], one.piece.columns)
+            yield one._replace(piece=piece, first=first)
+
+
+def _total_rewards(
+    containers: Containers, file: SnapshotFile, picks: Picks, rows: Mapping[int, Mapping[str, Any]],
+) -> Mapping[int, float | None]:
+    """Return the sum of rewards at the selected steps of episodes that have some, by their numbers."""
+    numbers = [number for number, row in rows.items() if row["total_reward"] is not None]
+    if not numbers:
+        return {}
+    is_lasting, name = file.location.store.has_lasting_versions, repr((TOTALS, picks.steps, numbers)).encode()
+    kept = containers.kept.find(file.stamp, name) if is_lasting else None
+    if kept is None:
+        found: list[float | None] = []
+        with containers.glimpsed(file.location, file.version) as (container, _):
+            table = container.episodes()
+            recording = table.recording if table is not None else None
+            found += [None if recording is None else total_reward(recording(one), picks.steps) for one in numbers]
+        if is_lasting:
+            containers.kept.keep(file.stamp, file.mtime_ns, name, as_json(found))
+    else:
+        found = json.loads(kept)
+    return dict(zip(numbers, found, strict=True))
 
 
 def _packed(found: TablePiece, is_last: bool) -> bytes:

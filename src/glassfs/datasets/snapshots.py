@@ -20,11 +20,11 @@ from glassfs import work
 from glassfs.content import Container, Group, Member, Recording
 from glassfs.content.join import Joined, JoinedRows
 from glassfs.content.pieces import ContainerPiece
+from glassfs.content.selected import ALL
 from glassfs.content.summary import ARRAYS, EPISODES
 from glassfs.datasets.blocks import NAMED, BlockTable, JoinedTables, RowStore
-from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, closed_files, expected_tables, in_order
+from glassfs.datasets.files import FileSnapshot, Gap, SnapshotFile, TimedCalls, closed_files, expected_tables, in_order
 from glassfs.datasets.rows import RowReader, TablePiece
-from glassfs.datasets.timed_calls import TimedCalls
 from glassfs.errors import Changed, GlassfsError, Passing, Private, Unavailable
 from glassfs.formats.registry import joined_by, joined_names
 from glassfs.names import raw
@@ -32,6 +32,7 @@ from glassfs.settings import settings
 from glassfs.source import Path
 from glassfs.tree.build import ContentDirectory, Draft
 from glassfs.tree.containers.containers import Containers
+from glassfs.tree.containers.selected import SelectedStore, as_stored
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, Origin, inode
 from glassfs.view import ViewSet
@@ -71,7 +72,7 @@ class Snapshot:
         may_have = (joined_by(file.path, True) or () for file in filter(self._may_show, walked.files))
         self.may_have_arrays = [ARRAYS] if any(ARRAYS in names for names in may_have) else []
         """The name of the table of arrays if a file may give it rows, expected or not."""
-        self.is_whole = not any(isinstance(gap.error, Passing) for gap in walked.gaps)
+        self.is_whole = _are_lasting(walked.gaps)
         """Whether nothing is left out for a passing reason."""
         self.mtime_ns = walked.mtime_ns
         self.is_public = walked.is_public
@@ -83,13 +84,15 @@ class Snapshot:
         self.state = state.hexdigest()
         self.identity = f"joined:{next(_numbers)}"
         self.title = title
+        stores = (file.location.store for file in walked.files)
+        self._selection = next((store.selection for store in stores if isinstance(store, SelectedStore)), None)
 
     def table(self, name: str, is_first: bool = True) -> Joined:
         """Return a joined table, which may have no rows."""
         kind = partial(EpisodesTable, self) if name == EPISODES else Joined
         return kind(
             name, partial(self.rows, name), lambda container: self._directories.get((name, container)), self.title,
-            is_first, self.with_rows,
+            is_first, self.with_rows, self._selection,
         )
 
     def rows(self, name: str) -> JoinedRows:
@@ -215,14 +218,12 @@ class Snapshot:
         parts: dict[str, Sequence[Path]] = {}
         # Pieces come in the order of the files' paths, and a file's pieces in that of its rows, so the rows of a table
         # are sorted without being kept in memory: each table has one block that is not complete.
-        is_whole = self.is_whole
         for file, pieces in RowReader(self.containers, self._calls, is_of_arrays).of_all(self._walked):
             if time.monotonic() > until:
                 seconds = settings.pass_longest
                 reason = f"it and others are left out: reading containers took longer than {seconds:g} seconds"
                 # Users see the first gap if an attribute lacks space for all. It must not name a file that is hidden.
                 gaps.insert(0, Gap(file.path if self._may_show(file) else "", Unavailable(reason)))
-                is_whole = False
                 break
             is_shown = self._may_show(file)
             firsts: dict[str, int] = {}
@@ -237,16 +238,17 @@ class Snapshot:
                         gaps += [Gap(file.path, error, tables=(piece.table,)) for error in piece.errors[:NAMED]]
                         files[file.path] = file
                     first, rows = firsts.get(piece.table, 0), piece.piece.rows
-                    firsts[piece.table] = first + rows
+                    first = first if piece.first is None else piece.first
                     if rows and not is_shown:
                         # Counted once for each table, with the first of the rows that are left out.
-                        table.omitted += not first
+                        table.omitted += piece.table not in firsts
                     elif rows:
                         table.add(ContainerPiece(file.path, first, piece.piece))
                         parts[file.path] = piece.parts
                         files[file.path] = file
                         if piece.directory:
                             self._directories[piece.table, file.path] = piece.directory
+                    firsts[piece.table] = first + rows
                     if time.monotonic() > until:
                         raise Unavailable("is left out from here on: there was no more time")
             # What was read before stays: rows are true one by one, and the gap says that some are missing. If the
@@ -256,18 +258,20 @@ class Snapshot:
                 if is_shown and not (self._is_shared and isinstance(error, Private)):
                     gaps.append(Gap(file.path, error, tables=tuple(firsts) or joined_by(file.path, True) or ()))
                     files[file.path] = file
-                # A table that lacks rows for a passing reason is read again soon, others only after files change.
-                is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             try:
                 table.close()
             except GlassfsError as error:
                 gaps.append(Gap("", error, tables=(table.name,)))
-                is_whole = is_whole and not isinstance(error, Passing)
         for table in tables.values():
             table.finish(gaps, unlisted)
-        self.is_whole = self.is_whole and is_whole
+        # A table that lacks rows for a passing reason is read again soon, others only after files change.
+        self.is_whole = self.is_whole and _are_lasting(gaps)
         return JoinedTables(tables, files, gaps, parts)
+
+
+def _are_lasting(gaps: Sequence[Gap]) -> bool:
+    return not any(isinstance(gap.error, Passing) for gap in gaps)
 
 
 def _filled(read: JoinedTables) -> list[str]:
@@ -301,14 +305,21 @@ class EpisodesTable(Joined):
         self._snapshot.demand_readable(container)
 
     def found(self, container: str, name: bytes) -> bytes | None:
-        file = self._snapshot.file_of(container)
+        file, of_steps = self._kept(container)
         is_lasting = file.location.store.has_lasting_versions
-        return self._snapshot.containers.kept.find(file.stamp, name) if is_lasting else None
+        return self._snapshot.containers.kept.find(as_stored(file.stamp), name + of_steps) if is_lasting else None
 
     def keep(self, container: str, name: bytes, value: bytes) -> None:
-        file = self._snapshot.file_of(container)
+        file, of_steps = self._kept(container)
         if file.location.store.has_lasting_versions:
-            self._snapshot.containers.kept.keep(file.stamp, file.mtime_ns, name, value)
+            self._snapshot.containers.kept.keep(as_stored(file.stamp), file.mtime_ns, name + of_steps, value)
+
+    def _kept(self, container: str) -> tuple[SnapshotFile, bytes]:
+        """Return a container's file, and what else facts about an episode depend on: which of its steps are shown."""
+        file = self._snapshot.file_of(container)
+        store, path = file.location
+        steps = store.picks(path, file.version).steps if isinstance(store, SelectedStore) else ALL
+        return file, b"" if steps == ALL else repr(steps).encode()
 
 
 def _recordings(opened: Container, path: str) -> Callable[[int], Recording]:

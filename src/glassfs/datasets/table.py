@@ -14,12 +14,12 @@ from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
 from glassfs.content.join import Joined
-from glassfs.content.pieces import ContainerPiece, piece_of, records, rows_in
+from glassfs.content.pieces import ContainerPiece, Piece, piece_of, records, rows_in, values_of
 from glassfs.content.summary import COLUMNS, CONTAINER, EPISODES, RECORD_COLUMNS
 from glassfs.datasets.blocks import BlockTable, RowStore
 from glassfs.view import json
-from glassfs.view.csv.cells import cell
-from glassfs.view.csv.cells import encoded as as_csv
+from glassfs.view.csv import cell
+from glassfs.view.csv import encoded as as_csv
 from glassfs.view.parquet import Parquet
 
 JSONL, CSV, PARQUET = "jsonl", "csv", "parquet"
@@ -29,6 +29,16 @@ CSV_SAFE = "csv for spreadsheets"
 _ALL_CSV = (CSV, CSV_SAFE)
 # What owasp.org/www-community/attacks/CSV_Injection names. With the apostrophes, so that the rule can be undone.
 _FORMULA = re.compile("'*[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
+
+
+def placed_in(path: str, first: int, piece: Piece, numbers: Sequence[int] | None) -> list[ContainerPiece]:
+    """Return rows of a container from row ``first`` on, placed by their ``numbers``, if these are not consecutive."""
+    if numbers is None:
+        return [ContainerPiece(path, first, piece)]
+    rows = zip(numbers[first:], zip(*values_of(piece), strict=True), strict=False)
+    return [
+        ContainerPiece(path, number, piece_of([[value] for value in values], piece.columns)) for number, values in rows
+    ]
 
 
 def chosen(

@@ -35,10 +35,8 @@ _WORD = re.compile(_TEXT + r"[<>=!]=|<>|[\w.]+|\S", re.DOTALL)
 _PYTHON = {"<>": "!=", "=": "==", "~": "@", "null": "None", "true": "True", "false": "False"} | {
     word: word for word in ("and", "or", "not", "in", "is")
 }
-_EQUALITIES: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.Is: operator.eq, ast.NotEq: operator.ne, ast.IsNot: operator.ne,
-}
-_ORDERINGS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
 }
 _CONSTANTS = {bool: BOOL, int: NUMBER, float: NUMBER, str: TEXT, type(None): UNKNOWN}
@@ -152,11 +150,12 @@ def _compared(left: ast.expr, sign: ast.cmpop, right: ast.expr, depth: int) -> C
         found = _joined([_equal_or_in(one, _value(each, depth)) for each in several], True)
         return found if isinstance(sign, ast.In) else _not(found)
     other = _value(right, depth)
-    compare = _EQUALITIES.get(type(sign)) or _ORDERINGS[type(sign)]
-    if other.type == UNKNOWN and type(sign) in _EQUALITIES:  # also spelled ``is null``
+    compare = _COMPARISONS[type(sign)]
+    is_order = isinstance(sign, (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
+    if other.type == UNKNOWN and not is_order:  # also spelled ``is null``
         return lambda row: compare(one.of(row), None)
     _demand_alike(one, other)
-    if type(sign) in _ORDERINGS and one.type not in (NUMBER, TEXT):
+    if is_order and one.type not in (NUMBER, TEXT):
         raise _Wrong(left, f"{_NAMES.get(one.type, one.type)} has no order")
     return _known(one, other, compare)
 

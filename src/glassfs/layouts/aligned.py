@@ -13,7 +13,6 @@ from typing import Any
 from glassfs.content import Array, Chosen, Content, Member, Video, dtypes
 from glassfs.layouts.form import Layout, Pattern
 from glassfs.lazy import NDArray, np
-from glassfs.names import text
 from glassfs.sizes import PIECE
 
 
@@ -24,7 +23,7 @@ def aligned(members: Sequence[Member], layout: Layout) -> list[Member]:
     cameras that the layout names have a value. Arrays without times are left out: nothing says what their rows belong
     to. Without a base there are no steps. Raises Damaged.
     """
-    arrays = {_path(name): one for name, one in members if isinstance(one, Array)}
+    arrays = {path_of(name): one for name, one in members if isinstance(one, Array)}
     above, _, clock = layout.base.rpartition("/")
     clocks = {
         path.rpartition("/")[0]: times for path, one in arrays.items()
@@ -42,12 +41,12 @@ def aligned(members: Sequence[Member], layout: Layout) -> list[Member]:
     if not layout.is_nearest:
         roles = (pattern for alternatives in layout.roles.values() for patterns in alternatives for pattern in patterns)
         wanted = [*roles, *(layout.cameras or ())]
-        needed = {path for path in map(_path, (name for name, _ in members)) if _fits(path, wanted)}
+        needed = {path for path in map(path_of, (name for name, _ in members)) if fits(path, wanted)}
         first = (times[0] for times in map(times_of, needed) if times is not None and len(times))
         steps = steps[np.searchsorted(steps, max(first, default=0)) :]
     found = []
     for name, content in members:
-        times = times_of(_path(name))
+        times = times_of(path_of(name))
         if times is not None and len(times):
             chosen = _chosen(content, times, _rows(times, steps, layout.is_nearest))
             if chosen is not None:
@@ -106,9 +105,9 @@ def _chosen(content: Content, times: NDArray[Any], rows: NDArray[Any]) -> Conten
     return replace(content, data=data, shape=(len(rows), *shape[1:]), as_stored=None, file=None)
 
 
-def _fits(path: str, patterns: Sequence[Pattern]) -> bool:
+def fits(path: str, patterns: Sequence[Pattern]) -> bool:
     return any(pattern.fits(path.split("/")) for pattern in patterns)
 
 
-def _path(name: Sequence[bytes]) -> str:
-    return "/".join(map(text, name))
+def path_of(name: Sequence[bytes]) -> str:
+    return b"/".join(name).decode("utf-8", "replace")

@@ -13,7 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
 from glassfs import work
@@ -37,7 +37,7 @@ from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.episodes import EPISODES_KEY, recording_in
 from glassfs.content.features import features_of
 from glassfs.errors import LASTING, Damaged, GlassfsError, Refused, TooLarge
-from glassfs.layouts.aligned import items_of
+from glassfs.layouts.aligned import items_of, path_of
 from glassfs.layouts.form import EACH, ENDS, FIRST, NUMBER, WHOLE, Layout, Pattern
 from glassfs.layouts.recording import (
     EpisodeContents,
@@ -47,7 +47,6 @@ from glassfs.layouts.recording import (
     child,
     flattened,
     name_of,
-    path_of,
     texts_of,
 )
 from glassfs.lazy import NDArray, np
@@ -116,7 +115,7 @@ class Episodes:
         self._last: tuple[int, list[_Described]] = (-1, [])
         """The number of the block of the table that was described last, and its rows."""
         self._shared = Shared(self._lists)
-        self._known_lists: dict[str, dict[str, list[str]] | None] = {}
+        self._lists_by = cache(self._read_lists)
         """Of each pattern of lists, the names of those that have an episode, by its name; None if unreadable."""
 
     @once
@@ -241,9 +240,7 @@ class Episodes:
         return EpisodeContents(found.layout, found.episode(number), self._shared, self._allowance.part())
 
     def _lists(self, pattern: str, name: bytes) -> list[str] | None:
-        if pattern not in self._known_lists:
-            self._known_lists[pattern] = self._read_lists(pattern)
-        known = self._known_lists[pattern]
+        known = self._lists_by(pattern)
         return None if known is None else list(known.get(text(name), ()))
 
     def _read_lists(self, pattern: str) -> dict[str, list[str]] | None:
@@ -287,8 +284,9 @@ class Episodes:
                 return Group(key, partial(self._episode, found, number))
             return Link(key, (b"..", *(group.key for group in found.episode(number).groups[1:])))
 
-        are_links = found.has_groups
-        return Series(EPISODES_KEY, range(found.number), episode, has_groups=not are_links, has_links=are_links)
+        return Series(
+            EPISODES_KEY, range(found.number), episode, has_groups=not found.has_groups, has_links=found.has_groups,
+        )
 
     def _around(self, found: _Found, group: Group, depth: int) -> Iterator[Member]:
         """Yield the contents of a group around the episodes, these with what makes them episodes."""
@@ -309,7 +307,7 @@ class Episodes:
         record = partial(contents.record, None if found.is_one else number)
         yield Member((b"meta", b"episode"), Document(b"episode", record))
         depth = len(found.episode(number).groups) - 1 if found.has_groups else None
-        whole = with_recording(lambda: contents.recorded, record, contents.steps, depth)
+        whole = with_recording(lambda: contents.recorded, record, contents.steps, depth, bool(found.layout.base))
         yield from (member for member in whole if isinstance(member.content, (Table, Recording)))
 
 

@@ -24,6 +24,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+load_toml = tomllib.loads
+
 LARGEST = 1 << 20
 """Bytes of a file that may be a layout."""
 NUMBER = "{number}"
@@ -125,7 +127,7 @@ def read(text: bytes, file: str) -> Layout:
         raise LayoutError(f"is larger than {LARGEST} bytes, and no layout", file)
     try:
         decoded = text.decode()
-        found = tomllib.loads(decoded)
+        found = load_toml(decoded)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and TOMLDecodeError, which names the line
         raise LayoutError(f"is no TOML: {error}", file) from error
     try:

@@ -16,7 +16,7 @@ from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, st
 from glassfs.content.features import signal_of, states_of
 from glassfs.content.model import Content, Name
 from glassfs.errors import LASTING, Damaged
-from glassfs.layouts.aligned import aligned, items_of, rate_of
+from glassfs.layouts.aligned import aligned, fits, items_of, path_of, rate_of
 from glassfs.layouts.expressions import ROOT, within
 from glassfs.layouts.form import Choice, Layout, Pattern
 from glassfs.names import text
@@ -140,7 +140,7 @@ class EpisodeContents:
 
     def _is_camera(self, path: str) -> bool:
         patterns = self._layout.cameras
-        return patterns is None or any(pattern.fits(path.split("/")) for pattern in patterns)
+        return patterns is None or fits(path, patterns)
 
     @once
     def _roles(self) -> dict[str, str]:
@@ -294,10 +294,6 @@ def below(found: Content | None, parts: Sequence[str]) -> Content | None:
 
 def name_of(name: Name) -> list[str]:
     return list(map(text, name))
-
-
-def path_of(name: Name) -> str:
-    return b"/".join(name).decode("utf-8", "replace")
 
 
 def rows_of(found: Array, first: int, count: int) -> Array:

@@ -17,8 +17,7 @@ from glassfs.cli.exporting import KEEP, ExportJob
 from glassfs.cli.target import Existing
 from glassfs.cli.verify import Verification
 from glassfs.datasets.batch import found
-from glassfs.datasets.batch.contract import MOST_FAULTS, Problem, Problems
-from glassfs.datasets.batch.found import Search, Unlisted
+from glassfs.datasets.batch.found import MOST_FAULTS, Problem, Problems, Search, Unlisted
 from glassfs.datasets.batch.run import Shard
 from glassfs.errors import NotAllowed
 from glassfs.source import Connection, Entry, Kind

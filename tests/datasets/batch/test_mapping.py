@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from glassfs.datasets.batch.contract import BatchError, SearchHit
-from glassfs.datasets.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, here
-from glassfs.datasets.batch.workers import Processes, Workers
+from glassfs.datasets.batch.found import BatchError, SearchHit
+from glassfs.datasets.batch.mapping import MAX_ITEMS, TASKS_PER_WORKER, Mapping, Processes, Workers, here
 from tests.datasets.batch import works
 from tests.waiting import SECONDS, wait_until
 
@@ -112,7 +111,7 @@ def test_an_unexpected_error_of_work_is_reported() -> None:
 
 
 def test_workers_that_cannot_start_are_no_fault_of_a_container(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("glassfs.datasets.batch.workers._begin_worker", works.begin_and_end)
+    monkeypatch.setattr("glassfs.datasets.batch.mapping._begin_worker", works.begin_and_end)
     with pytest.raises(BatchError, match="end right after they start"), Processes(1) as workers:
         result(Mapping(works.say, workers).all(works.items(3)))
 
@@ -130,8 +129,8 @@ def test_stop_does_not_wait_for_half_a_result(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     code = f"""
 import os, time
-from glassfs.datasets.batch.workers import Processes
 from glassfs.cli import leave
+from glassfs.datasets.batch.mapping import Processes
 from tests.datasets.batch.works import write_half
 if __name__ == "__main__":
     workers = Processes(1)

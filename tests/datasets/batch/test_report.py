@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs import outputs
-from glassfs.datasets.batch.contract import BatchError
+from glassfs.datasets.batch.found import BatchError
 from glassfs.datasets.batch.run import MOST_LINE_BYTES, Report
 from glassfs.errors import GlassfsError
 from tests.datasets.batch.many import lines_of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from glassfs.datasets.batch.contract import Outcome, Problem, SearchHit
+from glassfs.datasets.batch.found import Outcome, Problem, SearchHit
 from glassfs.source import Kind
 
 OutcomeOf = Callable[[SearchHit], Outcome]

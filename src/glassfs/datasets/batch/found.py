@@ -1,4 +1,4 @@
-"""Find what to work on, and open it in the process that works on it.
+"""Find what to work on, open it in the process that works on it, and what workers get and return, small and picklable.
 
 The files are those that the user named, and those below the folders that the user named, which are walked lazily.
 Workers open the files: the first bytes decide whether a file is a container, in remote folders also its name. Links
@@ -8,15 +8,17 @@ inside are not followed. One thread.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.content import Container
-from glassfs.datasets.batch.contract import SearchHit
+from glassfs.content.selected import Picks
 from glassfs.datasets.rows import dependencies
+from glassfs.datasets.selecting import located, selected_store
 from glassfs.errors import Changed, GlassfsError, Refused
 from glassfs.formats.registry import may_be_container
 from glassfs.names import distinct, raw
@@ -24,11 +26,104 @@ from glassfs.source import Connection, Kind, Named, Path, Version, locate
 from glassfs.source.remote.url import shown
 from glassfs.tree import Containers, ContainerSettings, Sources, Tree
 from glassfs.tree.containers.lease import Location
+from glassfs.tree.containers.selected import SelectedStore
 from glassfs.tree.sources.folder import omission, shown_entries
 from glassfs.tree.sources.walk import Branch, DeadEnd, Listed, walk
 
 TABLE = "episodes.parquet"
 """The table beside exported episodes."""
+MOST_FAULTS = 1000
+"""Faults reported per container; one more says how many others there are."""
+
+
+
+class BatchError(GlassfsError):
+    """The work on many containers cannot continue."""
+
+
+class SearchHit(NamedTuple):
+    """A file, folder or link that the user named or that is below a named folder.
+
+    ``name`` is its path or URL as shown. Workers find it at ``inner`` in the named ``source``. ``path`` is its path in
+    a tree of all that was named, ``key`` below the named folder, as stored. ``rest`` is what an outcome has left. Of a
+    selected container, ``picks`` are what is shown.
+    """
+
+    name: str
+    source: str
+    inner: Path
+    path: str
+    key: str
+    kind: Kind
+    version: str
+    size: int
+    is_named: bool = False
+    rest: Any = None
+    picks: Picks | None = None
+
+
+class Problem(NamedTuple):
+    """Something wrong at ``place``, a path in a container.
+
+    If ``is_passing``, the container could not be examined now, and is tried again by ``--resume``. If ``is_omitted``,
+    nothing is wrong: glassfs does not show what the container has there.
+    """
+
+    place: str
+    reason: str
+    is_passing: bool = False
+    is_omitted: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}" if self.place else self.reason
+
+
+class Outcome(NamedTuple):
+    """The result for one item.
+
+    ``data`` is the command's output, ``rows`` table rows, in parts if it is large: the next part starts from ``rest``
+    unless that is None. If the container ``is_several`` files, the version of its main file does not cover all of them.
+    ``fatal`` is why no other item can be processed either. ``tables`` are the joined tables to which it may give rows.
+    ``known`` counts the values of each column in the rows to which a condition was applied.
+    """
+
+    faults: tuple[Problem, ...] = ()
+    is_container: bool = True
+    data: Any = None
+    rest: Any = None
+    is_several: bool = False
+    rows: int | None = None
+    fatal: str = ""
+    tables: tuple[str, ...] = ()
+    known: Counter[str] | None = None
+
+
+Work = Callable[[], AbstractContextManager[Callable[[SearchHit], Outcome]]]
+"""Begin the work for a ``with``, which gets what returns the outcome of a container. Picklable."""
+
+
+class Problems:
+    """The faults of one container, and what is omitted: of both at most MOST_FAULTS, and one that counts the others."""
+
+    def __init__(self) -> None:
+        self._reported: list[Problem] = []
+        self._counts: Counter[bool] = Counter()
+        """Of faults, and of what is omitted."""
+        self._is_passing = False
+
+    def add(self, fault: Problem) -> None:
+        self._counts[fault.is_omitted] += 1
+        if self._counts[fault.is_omitted] <= MOST_FAULTS:
+            self._reported.append(fault)
+        else:
+            self._is_passing = self._is_passing or fault.is_passing
+
+    @property
+    def all(self) -> tuple[Problem, ...]:
+        return (*self._reported, *(
+            Problem("", f"and {count - MOST_FAULTS:,} more", self._is_passing, is_omitted)
+            for is_omitted, count in self._counts.items() if count > MOST_FAULTS
+        ))
 
 
 class Unlisted(NamedTuple):
@@ -47,8 +142,8 @@ class Search:
     def __init__(
         self, names: Sequence[str], connection: Connection = Connection(), *, has_all: bool = False,  # noqa: B008
     ) -> None:
-        located = locate(names, connection, may_be_container)
-        self._named = list(zip(names, located, distinct(raw(one.name) for one in located), strict=True))
+        names, found = located(names, connection, ContainerSettings(BlockCache(), has_catalogue=True))
+        self._named = list(zip(names, found, distinct(raw(one.name) for one in found), strict=True))
         self._named.sort(key=lambda one: raw(one[2]) + (b"" if one[1].path else b"/"))
         self._has_all = has_all
 
@@ -56,6 +151,8 @@ class Search:
         """Walk everything; each call starts over."""
         is_single = len(self._named) == 1
         for name, named, label in self._named:
+            if named.store.hides(named.path):
+                continue
             try:
                 entry = named.store.entry(named.path)
             except GlassfsError as error:
@@ -65,7 +162,8 @@ class Search:
                 yield from self._below(name, named, (), "" if is_single else label)
             else:
                 facts = Kind.FILE, str(entry.version), entry.size
-                yield SearchHit(shown(name), name, (), label, named.name, *facts, is_named=True)
+                picks = _picks(named, named.path, entry.version)
+                yield SearchHit(shown(name), name, (), label, named.name, *facts, is_named=True, picks=picks)
 
     def below(self, location: Location | None = None, path: str = "") -> Iterator[SearchHit | Unlisted]:
         """Walk a folder in the first named source, by default all of it, which is shown at ``path``."""
@@ -84,7 +182,8 @@ class Search:
                 yield Unlisted(store.shown(whole), left_out.error)
             if found.entry.kind is Kind.FILE or (self._has_all and found.entry.kind is not Kind.OTHER):
                 facts = found.entry.kind, str(found.entry.version), found.entry.size
-                yield SearchHit(store.shown(whole), source, below, found.path, "/".join(below), *facts)
+                picks = _picks(named, whole, found.entry.version)
+                yield SearchHit(store.shown(whole), source, below, found.path, "/".join(below), *facts, picks=picks)
 
     def _listed(self, named: Named, folder: Branch) -> Listed:
         """List a folder in order."""
@@ -98,6 +197,10 @@ class Search:
         # A folder sorts as if its name ended with a slash, so that a walk yields all paths in the order of their bytes.
         listed.sort(key=lambda one: raw(one[0]) + (b"/" if one[2].kind is Kind.FOLDER else b""), reverse=True)
         return (listed.pop() for _ in range(len(listed)))  # free each entry of a large folder once it is used
+
+
+def _picks(named: Named, path: Path, version: str) -> Picks | None:
+    return named.store.picks(path, version) if isinstance(named.store, SelectedStore) else None
 
 
 class Opener:
@@ -124,7 +227,9 @@ class Opener:
             self._close_store()
             (named,) = locate([found.source], self._connection, may_be_container, cache=self.cache)
             self._source, self._named = found.source, named
-        return named if not found.inner else Named(named.store, (*named.path, *found.inner), found.inner[-1])
+        if found.inner:
+            named = Named(named.store, (*named.path, *found.inner), found.inner[-1])
+        return named if found.picks is None else named._replace(store=selected_store(named, found.picks))
 
     @contextmanager
     def opened(self, named: Named) -> Iterator[tuple[Tree, Container]]:

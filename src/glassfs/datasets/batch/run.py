@@ -20,10 +20,8 @@ from typing import Any, NamedTuple
 import xxhash
 
 from glassfs import outputs
-from glassfs.datasets.batch.contract import BatchError, Problem, SearchHit, Work
-from glassfs.datasets.batch.found import Unlisted
-from glassfs.datasets.batch.mapping import Done, Mapping, here
-from glassfs.datasets.batch.workers import Cluster, Processes, Workers, cores
+from glassfs.datasets.batch.found import BatchError, Problem, SearchHit, Unlisted, Work
+from glassfs.datasets.batch.mapping import Cluster, Done, Mapping, Processes, Workers, cores, here
 from glassfs.errors import LeftOut
 from glassfs.names import raw
 from glassfs.source import absolute, is_url

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from glassfs import __version__
 from glassfs.cache import BlockCache
-from glassfs.cache.findings import Findings
+from glassfs.cache.catalogue import Catalogue, Findings, user_folder
 from glassfs.content import Container, Group, Member, Nested, NestedSource, Omitted, Part
 from glassfs.errors import Changed, Damaged, GlassfsError, Postponed, Private, Refused, Unrecognised
 from glassfs.formats.registry import Opening
@@ -45,9 +45,6 @@ from glassfs.tree.lease import Lease
 from glassfs.tree.listings import LISTING_BYTES, Listings
 from glassfs.tree.nodes import NO_VIEWS, Children, OpenNested, Origin, Services
 from glassfs.view import ViewSet
-
-if TYPE_CHECKING:
-    from glassfs.cache.catalogue import Catalogue
 
 log = logging.getLogger(__name__)
 
@@ -109,11 +106,7 @@ class Containers:
     @cached_property
     def catalogue(self) -> Catalogue | None:
         """The user's catalogue of rows on disk, opened on first use."""
-        if not self._has_catalogue:
-            return None
-        from glassfs.cache.catalogue import Catalogue, user_folder  # rarely needed, and imports SQLite
-
-        return Catalogue(user_folder)
+        return Catalogue(user_folder) if self._has_catalogue else None
 
     # From a file to a container
 

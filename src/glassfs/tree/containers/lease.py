@@ -12,11 +12,13 @@ import xxhash
 
 from glassfs.content import Container
 from glassfs.content.allowance import OBJECT
+from glassfs.content.selected import selected
 from glassfs.errors import DeviceFailed, GlassfsError, Private, Refused, Unavailable, is_lack
 from glassfs.formats.registry import Opening, may_be_container, open_container
 from glassfs.lru import LRU, Key
 from glassfs.source import Entry, Path, Source, Store, Version
 from glassfs.tree.build import container_root
+from glassfs.tree.containers.selected import SelectedSource
 from glassfs.tree.lease import Lease
 from glassfs.tree.nodes import Access, OpenNested, Origin, Services, Settled
 
@@ -250,12 +252,13 @@ def parse(opening: Opening) -> Container:
         container = open_container(opening)
         allowance, beside = opening.allowance, container.held
         container.held = lambda: allowance.size - allowance.left + beside()
-        if not container.is_generic:
-            return container
-        from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
-        from glassfs.layouts.known import chosen
+        if container.is_generic:
+            from glassfs.layouts.episodes import interpreted  # most formats know what their episodes are
+            from glassfs.layouts.known import chosen
 
-        return interpreted(container, [known.layout for known in chosen(opening.layout)], opening)
+            container = interpreted(container, [known.layout for known in chosen(opening.layout)], opening)
+        source = opening.source
+        return selected(container, source.picks) if isinstance(source, SelectedSource) else container
     except Refused as error:
         read = [opening.source.entry, *(found.entry for _, found in opening.asked if isinstance(found, Source))]
         if Access.of(read).permissions != Access.of(read[:1]).permissions:

@@ -179,8 +179,8 @@ class Folder(Directory):
 
     def child(self, name: str) -> Node:
         node = None
-        if shown_name(name, self.is_mount_root) == name:
-            location = self.location.below(name)
+        location = self.location.below(name)
+        if shown_name(name, self.is_mount_root) == name and not location.store.hides(location.path):
             try:
                 node = self._node(name, location, location.entry())
             except (NotFound, NotADirectory):

@@ -225,10 +225,12 @@ class SideBySide(Directory):
         return self._sources.overview
 
     def listing(self) -> Sequence[Node]:
-        return [self._sources.node(name) for name in self._sources.locations]
+        found = self._sources.locations.items()
+        return [self._sources.node(name) for name, (store, path) in found if not store.hides(path)]
 
     def child(self, name: str) -> Node:
-        if name not in self._sources.locations:
+        location = self._sources.locations.get(name)
+        if location is None or location.store.hides(location.path):
             raise not_found(name)
         return self._sources.node(name)
 
