@@ -35,6 +35,7 @@ STATE, ACTION = 14, 7
 PARTS, FIRST_PART, FIRST_SHARE = 10, "part_0", 6  # the first of ten folders has a sixth of the containers
 PHOTOS, PHOTO_SIDE = 300, 128
 RECORDED_JOINTS, RECORDED_CAMERA, STATES_AN_IMAGE, STATE_TIME = "/joint_states", "/camera/front", 100, 1_000_000
+GENOTYPED = 1001
 DEMOS, DEMO_FRAMES, DEMO_CAMERA, DEMO_FRAME = 10, 100, "agentview_image", (84, 84, 3)
 
 Bytes = NDArray[np.uint8]
@@ -223,6 +224,16 @@ def write_store(path: Path, size: int) -> None:
         store.add("edges/right", generator.random(edges))
         store.add("edges/parent", generator.integers(0, nodes, edges, dtype=np.int32))
         store.add("edges/child", generator.integers(0, nodes, edges, dtype=np.int32))
+
+
+def write_genotypes(path: Path, size: int) -> None:
+    """Write a tree sequence of ``size`` bases with GENOTYPED diploid individuals, simulated by msprime."""
+    import msprime
+
+    ancestry = msprime.sim_ancestry(
+        GENOTYPED, sequence_length=size, recombination_rate=1e-8, population_size=10_000, random_seed=1,
+    )
+    msprime.sim_mutations(ancestry, rate=2e-8, random_seed=2).dump(path)
 
 
 def write_keys(path: Path, count: int) -> None:

@@ -64,6 +64,7 @@ CONTAINERS = {
     "columns": Container("columns.idv", 1_000_000, 50_000, contents.write_columns, _paths("columns")),
     "sparse": Container("sparse.kdb", 5 << 30, 2 * MIB, contents.write_sparse_frames, _paths()),
     "store": Container("store.kas", 20 * MIB, MIB, contents.write_store, _paths("nodes/time.npy")),
+    "genotypes": Container("genotypes.trees", 20_000_000, 1_000_000, contents.write_genotypes, _paths()),
     "npz": Container("stored.npz", 1024 * MIB, MIB, contents.write_stored_npz, _paths("data.npy")),
     "npz-deflated": Container("deflated.npz", 512 * MIB, MIB, contents.write_deflated_npz, _paths("data.npy")),
     "hdf5": Container("packed.h5", 1024 * MIB, MIB, contents.write_hdf5, _paths("data.npy")),

@@ -21,7 +21,7 @@ from typing import Any
 import glassfs
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.datasets.joined import open_sources
+from glassfs.datasets.selecting import open_sources
 from glassfs.mount.engines.answers import Answers, Buffers
 from glassfs.mount.engines.crew import Task
 from glassfs.mount.errors import Failures

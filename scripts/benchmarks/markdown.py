@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from statistics import median
 
+from benchmarks.goals import Goal
 from benchmarks.report import CONDITIONS, OURS, Report, Row, ends, shown, system
-from benchmarks.workloads import Goal
 
 SIDES = {
     "squashfuse_ll": "squashfuse_ll", "ratarmount": "ratarmount", "plain": "plain files", "C server": "C server",

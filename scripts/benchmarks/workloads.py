@@ -8,60 +8,15 @@ from dataclasses import dataclass, field, replace
 from benchmarks import reaching, recipes
 from benchmarks.contents import FIRST_PART
 from benchmarks.counting import REQUESTS
+from benchmarks.goals import RATE, SPEED, Goal, Measure, at_least, at_most
 from benchmarks.reaching import OTHERS, SHARE
 from benchmarks.recipes import AGAIN, FIRST, KNOWN, RANDOM_READS, READERS, VIEWS, Recipe, in_tree, on_container
 from benchmarks.server import LIST, SENT
 
-COLD = "mount fresh and its cache cold, what it reads warm"
 KEPT = "the same mount once more, the kernel's caches kept"
 FILLED = "another fresh mount, with the catalogue that the first one has filled"
 REMOTE = "mount fresh and its cache cold, a server with 50 ms a request and 100 MB/s"
-RATE, SPEED = "rate", "speed"
 SMALL, LARGE = 512 << 20, 4 << 30
-
-
-@dataclass(frozen=True)
-class Goal:
-    """glassfs takes at most ``factor`` times as long as ``reference``, plus ``extra``.
-
-    The measure is the same one, or the one of the workload that ``key`` names. With ``is_rate`` the words are about a
-    rate instead of a time.
-    """
-
-    words: str
-    factor: float = 0.0
-    reference: str | None = None
-    extra: float = 0.0
-    key: str | None = None
-    is_rate: bool = False
-
-
-def at_most(factor: float, reference: str, words: str = "", key: str | None = None) -> Goal:
-    """Return a goal relative to the reference; ``words`` name its measure."""
-    return Goal(f"≤ {factor:g} × {reference}{words}", factor, reference, key=key)
-
-
-def at_least(factor: float, reference: str, words: str = "") -> Goal:
-    """Return a goal for a rate relative to that of the reference."""
-    return Goal(f"≥ {factor:g} × {reference}{words}", 1 / factor, reference, is_rate=True)
-
-
-@dataclass(frozen=True)
-class Measure:
-    """A result of a recipe or of its daemon; less is better.
-
-    ``unit`` is ``s``, ``bytes``, ``count``, RATE (seconds for one, shown as a number per second) or SPEED (seconds for
-    one megabyte, shown as megabytes per second). ``each`` names the items that requests are counted for. A measure that
-    ``may_lack`` is left out if no side has it.
-    """
-
-    key: str
-    title: str
-    goals: tuple[Goal, ...] = ()
-    unit: str = "s"
-    state: str = COLD
-    each: str = ""
-    may_lack: bool = False
 
 
 @dataclass(frozen=True)
@@ -326,9 +281,7 @@ def _of_dataset() -> tuple[Workload, ...]:
         Measure(AGAIN, "8 workers, second pass over the same samples", (at_least(0.95, FLOOR),), RATE, KEPT,
                 each="sample"),
     ))
-    library = _of_library(
-        "dataset-library", READERS, recipes.EPOCH, recipes.EPOCHS, first=0.45, known=0.7, last=1,
-    )
+    library = _of_library("dataset-library", READERS, recipes.EPOCH, recipes.EPOCHS, first=0.45, known=0.7, last=1)
     spawned = _of_library(
         "dataset-cores", recipes.CORES, recipes.SHORT_EPOCH, recipes.SHORT_EPOCHS, first=0.65, known=0.85, last=0.95,
     )
@@ -341,8 +294,7 @@ def _of_dataset() -> tuple[Workload, ...]:
     finders = _mounts(recipes.FIND_CONTAINERS, *ALL, FLOOR)
     finding = Workload("dataset-find", "dataset", finders, part=FIRST_PART, measures=(
         Measure(FIRST, "find over 500 containers (107,000 entries), first time",
-                (at_most(1, SQUASH), at_most(0.5, "ratarmount")),
-                each="container"),
+                (at_most(1, SQUASH), at_most(0.5, "ratarmount")), each="container"),
         Measure(AGAIN, "find over 500 containers, again", (at_most(0.5, SQUASH, "'s first", FIRST),), state=KEPT,
                 each="container"),
     ))
@@ -350,7 +302,16 @@ def _of_dataset() -> tuple[Workload, ...]:
         Measure(FIRST, "ls -l of a folder of 500 containers, first time", (Goal("≤ 0.1 s", extra=0.1),),
                 each="container"),
     ))
-    return read, train, library, spawned, query, finding, listing
+    return read, train, library, spawned, query, finding, listing, _of_selection()
+
+
+def _of_selection() -> Workload:
+    sides = (("glassfs", "num_frames > 0"), ("whole", ""))
+    readers = tuple(Participant(name, "memory", recipes.selected_samples(where)) for name, where in sides)
+    return Workload("selection", "dataset", readers, (
+        Measure(FIRST, "opening a selection of 9,000 known episodes in 3,000 containers", (Goal("≤ 1 s", extra=1),)),
+        Measure(AGAIN, "one of 2,000 random samples through it, again", (at_most(1.05, "whole"),), each="sample"),
+    ))
 
 
 def _of_library(
@@ -388,7 +349,11 @@ def _of_views() -> tuple[Workload, ...]:
         Measure("seconds", "two IDV columns of 1,000,000 rows as columns.parquet, by pyarrow",
                 (at_most(1.5, "as .npy"),)),
     ))
-    return film, seeking, columns
+    bed = recipes.cat_once(f"{VIEWS}/plink/genotypes.bed")
+    genotypes = Workload("plink", "genotypes", _mounts(bed, tskit_and_NumPy=on_container("write_bed", "first")), (
+        Measure("first", "1,001 individuals at 129,000 sites as .bed, cat", (at_least(0.7, "tskit and NumPy"),)),
+    ))
+    return film, seeking, columns, genotypes
 
 
 def _of_changes() -> tuple[Workload, ...]:
