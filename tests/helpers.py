@@ -14,6 +14,7 @@ import numpy as np
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Collection, Container, Content, Data, Group, Omitted, members_of
 from glassfs.formats.registry import Opening
+from glassfs.sandbox.pool import Pool
 from glassfs.source import Source
 from glassfs.source.local import LocalStore
 from glassfs.source.local_source import LocalSource
@@ -35,6 +36,11 @@ def opening(source: str | Path | Source, budget: int = 64 << 20) -> Opening:
         return Opening(source, BlockCache(budget))
     path = Path(source)
     return Opening(local(path), BlockCache(budget), LocalStore(path.parent), (path.name,))
+
+
+def worker_processes(workers: Pool) -> list[int]:
+    """Return the process ids of the live workers, 0 for one that has not greeted."""
+    return [worker.process for worker in workers._workers]
 
 
 class CountingSource(LocalSource):

@@ -19,11 +19,11 @@ import pytest
 import glassfs
 from glassfs import work
 from glassfs.errors import Damaged, GlassfsError, Unavailable
-from glassfs.sandbox import client, confinement, pool, server, wire
+from glassfs.sandbox import client, confinement, pool, server
 from glassfs.sandbox.client import Sandbox
 from glassfs.settings import settings
 from tests.formats.hdf5_files import h5py
-from tests.helpers import in_fork, local
+from tests.helpers import in_fork, local, worker_processes
 from tests.waiting import is_waiting, wait_until
 
 
@@ -66,11 +66,11 @@ def listed(sandbox: Sandbox) -> int:
 def test_worker_and_server_that_are_killed_are_replaced(sandbox: Sandbox, other: Sandbox, workers: pool.Pool) -> None:
     for _ in range(3):
         assert listed(sandbox) == 3
-        process = workers.processes[-1]
+        process = worker_processes(workers)[-1]
         assert listed(other) == 3
         os.kill(process, signal.SIGKILL)
         assert listed(sandbox) == 3
-        assert len(workers.processes) == 2
+        assert len(worker_processes(workers)) == 2
         server = server_of(workers)._process
         server.kill()
         server.wait()  # a request that reaches it while it dies is Unavailable
@@ -109,16 +109,16 @@ def has_ended(process: int) -> bool:
 
 def test_worker_that_crashes_is_damage(sandbox: Sandbox, workers: pool.Pool) -> None:
     sandbox.ask({"do": "open"})
-    os.kill(workers.processes[0], signal.SIGSEGV)
+    os.kill(worker_processes(workers)[0], signal.SIGSEGV)
     for _ in range(2):
         with pytest.raises(Damaged, match=r"its worker process crashed \(SIGSEGV\)"):
             listed(sandbox)
-    assert not workers.processes
+    assert not worker_processes(workers)
 
 
 def test_kernel_ends_workers_first_when_memory_runs_short(sandbox: Sandbox, workers: pool.Pool) -> None:
     listed(sandbox)
-    (process,) = workers.processes
+    (process,) = worker_processes(workers)
     assert Path(f"/proc/{process}/oom_score_adj").read_text().strip() == "1000"
 
 
@@ -135,7 +135,7 @@ def test_stopped_server_delays_no_worker_that_is_ready(sandbox: Sandbox, other: 
     waiting = work.Work()
     thread = threading.Thread(target=lambda: cancelable(lambda: work.done_for(waiting, lambda: listed(other))))
     thread.start()
-    wait_until(lambda: len(workers.processes) == 2)
+    wait_until(lambda: len(worker_processes(workers)) == 2)
     assert listed(sandbox) == 3
     waiting.cancel()
     thread.join()
@@ -233,7 +233,7 @@ def test_user_waits_for_no_worker_of_another_one(workers: pool.Pool) -> None:
         thread.join()
     for worker in (*mine, other):
         workers.release(worker)
-    assert len(workers.processes) == pool.MOST_WORKERS
+    assert len(worker_processes(workers)) == pool.MOST_WORKERS
 
 
 def test_worker_waiting_for_a_silent_source_gives_way(
@@ -277,8 +277,8 @@ def test_idle_workers_and_their_server_end(tmp_path: Path, workers: pool.Pool, m
     monkeypatch.setattr(settings, "worker_check", 0.05)
     with glassfs.open(made(tmp_path / "a.h5")) as opened:
         list(opened)
-        process = workers.processes[0]
-        wait_until(lambda: not workers.processes)
+        process = worker_processes(workers)[0]
+        wait_until(lambda: not worker_processes(workers))
         wait_until(lambda: not os.path.exists(f"/proc/{process}"))
         assert opened["group1/x"].numpy().tolist() == [0, 1, 2, 3]
 
@@ -286,7 +286,7 @@ def test_idle_workers_and_their_server_end(tmp_path: Path, workers: pool.Pool, m
 def test_worker_of_a_dropped_container_ends(tmp_path: Path, workers: pool.Pool) -> None:
     sandbox = sandboxed(tmp_path / "a.h5")
     sandbox.ask({"do": "open"})
-    process = workers.processes[0]
+    process = worker_processes(workers)[0]
     assert os.path.exists(f"/proc/{process}")
     del sandbox
     wait_until(lambda: not os.path.exists(f"/proc/{process}"))
@@ -302,7 +302,7 @@ def test_forked_process_has_workers_of_its_own(tmp_path: Path, workers: pool.Poo
 
 def test_canceled_request_ends_soon_and_leaves_the_container_readable(sandbox: Sandbox, workers: pool.Pool) -> None:
     sandbox.ask({"do": "open"})
-    os.kill(workers.processes[0], signal.SIGSTOP)
+    os.kill(worker_processes(workers)[0], signal.SIGSTOP)
     canceled = work.Work()
     canceled.cancel()
     with pytest.raises(work.Canceled):
@@ -315,7 +315,7 @@ def test_worker_that_is_silent_is_replaced(
 ) -> None:
     monkeypatch.setattr(settings, "worker_silent", 0.3)
     sandbox.ask({"do": "open"})
-    process = workers.processes[0]
+    process = worker_processes(workers)[0]
     os.kill(process, signal.SIGSTOP)
     with pytest.raises(Unavailable, match="does not answer"):
         sandbox.ask({"do": "open"})
@@ -324,12 +324,12 @@ def test_worker_that_is_silent_is_replaced(
 
 
 @pytest.mark.parametrize("messages", [
-    pytest.param([(wire.ANSWER, b"{")], id="half", marks=pytest.mark.slow),
-    pytest.param([(wire.ANSWER, b"[" * 100_000)], id="deep"),
-    pytest.param([(wire.DATA, bytes(100))], id="surplus", marks=pytest.mark.slow),
+    pytest.param([(server.ANSWER, b"{")], id="half", marks=pytest.mark.slow),
+    pytest.param([(server.ANSWER, b"[" * 100_000)], id="deep"),
+    pytest.param([(server.DATA, bytes(100))], id="surplus", marks=pytest.mark.slow),
     pytest.param([(b"?", b"")], id="kind", marks=pytest.mark.slow),
-    pytest.param([(wire.READ, b"short")], id="read", marks=pytest.mark.slow),
-    pytest.param([(wire.READ, wire.RANGE.pack(0, 1 << 30))], id="large"),
+    pytest.param([(server.READ, b"short")], id="read", marks=pytest.mark.slow),
+    pytest.param([(server.READ, server.RANGE.pack(0, 1 << 30))], id="large"),
 ])
 def test_nonsense_of_a_worker_is_damage(
     sandbox: Sandbox, workers: pool.Pool, messages: list[tuple[bytes, bytes]],

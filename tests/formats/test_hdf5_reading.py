@@ -245,7 +245,7 @@ def test_chunk_is_decoded_once_by_the_library(
     serve = client._Conversation._serve
 
     def counted(self: Any, payload: bytearray) -> None:
-        served[0] += client.wire.RANGE.unpack(payload)[1]
+        served[0] += client.RANGE.unpack(payload)[1]
         serve(self, payload)
 
     monkeypatch.setattr(client._Conversation, "_serve", counted)

@@ -150,7 +150,7 @@ def test_a_column_of_unknown_codec_or_compression_has_no_file(make: Callable[...
     (omitted,) = (member for member in container.root.members() if isinstance(member.content, Omitted))
     is_supported = omitted.content.is_damage
     assert omitted.name == (b"columns", b"Bad") and is_supported != ("unknown " in omitted.content.reason)
-    assert is_supported == ("columns/Bad" in [fault.place for fault in container.check()])
+    assert "columns/Bad" not in [fault.place for fault in container.check()]  # the listing has said it
 
 
 HEADER = {"signature": (0, "<Q"), "version": (8, "<Q"), "compatible": (16, "<Q"), "toc": (24, "<q"), "tail": (32, "<q"),

@@ -17,7 +17,7 @@ import tskit
 from writers.kastore import KastoreWriter
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Container, Fault, Summary, pieces
+from glassfs.content import Array, Container, Fault, Summary, summary
 from glassfs.errors import Damaged, Refused
 from glassfs.formats import tree_sequences
 from glassfs.formats import tskit as tskit_module
@@ -255,9 +255,9 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
     found = summary_of(path)
     assert found is not None
     rows = []
-    for piece in pieces.pieces_of(found, BlockCache()):
+    for piece in summary.pieces_of(found, BlockCache()):
         names = [name for name, _ in piece.columns]
-        rows += [dict(zip(names, row, strict=True)) for row in zip(*pieces.values_of(piece), strict=True)]
+        rows += [dict(zip(names, row, strict=True)) for row in zip(*summary.values_of(piece), strict=True)]
     return rows
 
 

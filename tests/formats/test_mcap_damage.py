@@ -355,7 +355,9 @@ HUGE: dict[str, tuple[list[bytes], int]] = {
 }
 
 
-@pytest.mark.parametrize("case", HUGE)
+@pytest.mark.parametrize("case", [
+    pytest.param(case, marks=pytest.mark.slow) if case == "tiny messages" else case for case in HUGE
+])
 def test_small_files_take_little_memory(tmp_path: Path, case: str) -> None:
     heads, hole = HUGE[case]
     path = sparse(tmp_path / "huge.mcap", *heads, hole=hole)

@@ -56,8 +56,7 @@ def by_glassfs(path: Path) -> Reading:
         errors += [fault.reason for fault in recording.faults]
         errors += [] if recording.is_complete else ["is not complete"]
         for topic in contents.topics:
-            version = recording.source.version, "topic", *topic.channels
-            messages = Messages(recording, opened.cache, version, topic.channels)
+            messages = Messages(recording, opened.cache, topic.channels)
             name = topic.channel.topic.decode("utf-8", "replace")
             found += readable(messages, name, errors)
     except GlassfsError as error:

@@ -113,10 +113,10 @@ CASES: dict[str, tuple[bytes, bytes, str]] = {
     "too large a number": (packed({"a": described("U8", [0, 1 << 64], 0, 0)})[8:], b"", "no description"),
     "three offsets": (b'{"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2,2]}}', b"ab", "no description"),
     "null": (b'{"a":null}', b"", "no description"),
-    "half a pair": (b'{"\\ud800":{%s}}' % FIELDS, b"ab", "half a character"),
-    "half a pair in a list": (b'{"a":{%s,"x":["\\udc00"]}}' % FIELDS, b"ab", "half a character"),
-    "not UTF-8": (b'{"\xff":{%s}}' % FIELDS, b"ab", "not UTF-8"),
-    "cut in a character": (b'{"\xc3', b"", "not UTF-8"),
+    "half a pair": (b'{"\\ud800":{%s}}' % FIELDS, b"ab", "surrogates not allowed"),
+    "half a pair in a list": (b'{"a":{%s,"x":["\\udc00"]}}' % FIELDS, b"ab", "surrogates not allowed"),
+    "not UTF-8": (b'{"\xff":{%s}}' % FIELDS, b"ab", "utf-8"),
+    "cut in a character": (b'{"\xc3', b"", "utf-8"),
     "control character": (b'{"a\n":{%s}}' % FIELDS, b"ab", "control character"),
     "comma at the end": (b'{"a":{%s},}' % FIELDS, b"ab", "not valid JSON"),
     "no colon": (b'{"a" {%s}}' % FIELDS, b"ab", "Expecting ':' delimiter"),
@@ -125,7 +125,7 @@ CASES: dict[str, tuple[bytes, bytes, str]] = {
     "leading zero": (b'{"a":{"dtype":"U8","shape":[02],"data_offsets":[0,2]}}', b"ab", "not valid JSON"),
     "half a byte": (packed({"a": described("F4", [3], 0, 1)})[8:], b"a", "3 items of F4"),
     "no text as key": (b'{1:{%s}}' % FIELDS, b"ab", ""),
-    "nested deeply": (b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}", b"", "nested too deeply|no description"),
+    "nested deeply": (b'{"a":' + b"[" * 30_000 + b"]" * 30_000 + b"}", b"", "not valid JSON|no description"),
     "brace only": (b"{", b"", ""),
 }
 UNRECOGNISED = ("no text as key", "brace only")

@@ -175,10 +175,12 @@ WEIGHTS = b'{"weight_map":{"a":"x.safetensors"%s}%s}'
     (WEIGHTS % (b"", b',"weight_map":{}'), "an object has a key twice"),
     (WEIGHTS % (b',"b":7', b""), "without a weight_map of files"),
     (WEIGHTS % (b',"b":["x"]', b""), "weight_map of files"), (WEIGHTS % (b"", b"}"), "not valid JSON"),
-    (WEIGHTS % (b',"\\ud800":"x"', b""), "half a character"), (WEIGHTS % (b',"b":"\\udfff"', b""), "half a character"),
-    (WEIGHTS % (b"", b',"metadata":{"x":"\\ud800"}'), "half a character"), (WEIGHTS[:-4], "not valid JSON"),
-    (WEIGHTS % (b',"\xff":"x"', b""), "is not UTF-8"), (WEIGHTS % (b"", b',"x":NaN'), "NaN is not a JSON number"),
-    (WEIGHTS % (b"", b',"x":' + b"[" * 99_999 + b"]" * 99_999), "the index: is JSON nested too deeply"),
+    (WEIGHTS % (b',"\\ud800":"x"', b""), "surrogates not allowed"),
+    (WEIGHTS % (b',"b":"\\udfff"', b""), "surrogates not allowed"),
+    (WEIGHTS % (b"", b',"metadata":{"x":"\\ud800"}'), "surrogates not allowed"), (WEIGHTS[:-4], "not valid JSON"),
+    (WEIGHTS % (b',"\xff":"x"', b""), "is not valid JSON: .*utf-8"),
+    (WEIGHTS % (b"", b',"x":NaN'), "NaN is not a JSON number"),
+    (WEIGHTS % (b"", b',"x":' + b"[" * 99_999 + b"]" * 99_999), "the index: is not valid JSON: .*recursion"),
     (WEIGHTS % (b"", b""), r"none of its 1 shards can be read: x\.safetensors is missing"),
 ])
 def test_a_damaged_index_is_refused(data: bytes, reason: str) -> None:

@@ -88,7 +88,6 @@ def fletcher32(data: Bytes) -> int:
     # Sums of so many words fit into 64 bits, weighed by their numbers as well.
     for start in range(0, len(words), 1 << 16):
         some = words[start : start + (1 << 16)].astype(np.uint64)
-        weights = np.arange(len(some), 0, -1, dtype=np.uint64)
-        second = (second + first * len(some) + int(some @ weights)) % 65535
+        second = (second + first * len(some) + int(some @ np.arange(len(some), 0, -1, dtype=np.uint64))) % 65535
         first = (first + int(some.sum())) % 65535
     return (second or 65535) << 16 | (first or 65535) if words.any() else 0

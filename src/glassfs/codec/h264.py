@@ -186,8 +186,7 @@ def put(target: NDArray[np.uint8], luma: NDArray[np.uint8], blue: NDArray[np.uin
         item: Any = np.dtype((np.void, side))
         stored = samples.view(item).reshape(rows, side, columns)
         end = start + side * side
-        place = target[..., start:end].reshape(rows, columns, side, side).view(item)
-        place[..., 0] = stored.transpose(0, 2, 1)
+        target[..., start:end].reshape(rows, columns, side, side).view(item)[..., 0] = stored.transpose(0, 2, 1)
         start = end
 
 

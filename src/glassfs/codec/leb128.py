@@ -58,6 +58,5 @@ def unpack(data: bytes, most: int) -> tuple[NDArray, int]:  # type: ignore[type-
     values = (raw[starts] & 0x7F).astype(np.uint64)
     for position in range(1, min(10, int(lengths.max()))):
         longer = np.flatnonzero(lengths > position)
-        septets = (raw[starts[longer] + position] & 0x7F).astype(np.uint64)
-        values[longer] |= septets << np.uint64(7 * position)
+        values[longer] |= (raw[starts[longer] + position] & 0x7F).astype(np.uint64) << np.uint64(7 * position)
     return values, int(ends[-1]) + 1

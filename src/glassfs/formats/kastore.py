@@ -21,7 +21,7 @@ from glassfs import work
 from glassfs.content import Array, Container, Extent, Fault, Group, Member, Omitted, Records, Summary, summary_of
 from glassfs.content.allowance import OBJECT
 from glassfs.errors import Damaged, TooLarge
-from glassfs.formats import genotypes, tree_sequences, tskit
+from glassfs.formats import tree_sequences, tskit
 from glassfs.formats.registry import AHEAD, Format, Opening
 from glassfs.once import once
 
@@ -169,7 +169,7 @@ class ArrayStore:
         if self.tree_sequence is not None:
             yield from self.tree_sequence.members()
             yield from self.tree_sequence.tables()
-            yield from genotypes.members(self.tree_sequence)
+            yield from tree_sequences.members(self.tree_sequence)
 
     def check(self) -> Iterator[Fault]:
         falling = self.survey.first_falling
@@ -231,8 +231,9 @@ def _open(opening: Opening) -> Container:
     def members() -> Iterator[Member]:
         yield from first.members()
         for number, start in enumerate(appended, 1):
-            inside = partial(_members_of, opening, start, _place(number))
-            yield Member((b"appended", b"%d" % number), Group(_place(number).encode(), inside))
+            place = f"appended/{number}"
+            inside = partial(_members_of, opening, start, place)
+            yield Member((b"appended", b"%d" % number), Group(place.encode(), inside))
         if left_out:
             yield Member((b"appended", b"%d" % (len(appended) + 1)), Omitted(b"", left_out))
 
@@ -240,9 +241,9 @@ def _open(opening: Opening) -> Container:
         yield from first.check()
         for number, start in enumerate(appended, 1):
             try:
-                yield from ArrayStore(opening, start, _place(number)).check()
+                yield from ArrayStore(opening, start, f"appended/{number}").check()
             except Damaged as damage:
-                yield Fault(_place(number), damage.reason)
+                yield Fault(f"appended/{number}", damage.reason)
         if rest is not None:
             yield rest
 
@@ -287,7 +288,7 @@ def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None
     """Return where the stores after the first begin, what is wrong after the last one, and why stores are left out."""
     source, starts = opening.source, array("Q")
     while source.size - position >= len(MAGIC) and source.read(position, len(MAGIC)) == MAGIC:
-        place = _place(len(starts) + 1)
+        place = f"appended/{len(starts) + 1}"
         try:
             opening.allowance.take(OBJECT, "appended stores")
             store = ArrayStore(opening, position, place)
@@ -301,10 +302,6 @@ def _appended(opening: Opening, position: int) -> tuple[array[int], Fault | None
     return starts, Fault("", f"{left} bytes after the last store are ignored") if left else None, ""
 
 
-def _place(number: int) -> str:
-    return f"appended/{number}"
-
-
 def _aligned(position: int) -> int:
     """Return where the array after ``position`` begins (§1)."""
     return (position + 7) & ~7
@@ -314,10 +311,8 @@ def _members_of(opening: Opening, start: int, place: str) -> Iterable[Member]:
     return ArrayStore(opening, start, place).members()
 
 
-def _hint(head: bytes) -> str | None:
-    if head.startswith(MAGIC[:4]):
-        return "starts like a kastore file, but its magic bytes are damaged, as after a transfer in text mode"
-    return None
-
-
-FORMAT = Format("kastore", lambda head: head.startswith(MAGIC), _open, _hint, ahead=AHEAD)
+_HINT = "starts like a kastore file, but its magic bytes are damaged, as after a transfer in text mode"
+FORMAT = Format(
+    "kastore", lambda head: head.startswith(MAGIC), _open, lambda head: _HINT if head.startswith(MAGIC[:4]) else None,
+    ahead=AHEAD,
+)

@@ -19,6 +19,7 @@ from glassfs.content import Container, Data, Decoded, Extent, Group, Location, M
 from glassfs.content.data import SizedData
 from glassfs.errors import Damaged, GlassfsError, NotInstalled
 from glassfs.formats.registry import BUILT_IN, Format, Head, Opening
+from glassfs.once import once
 from glassfs.source import SourceFile
 
 LOCAL = b"PK\3\4"
@@ -177,8 +178,7 @@ class Archive:
     def _first_bytes(self, entry: ZipEntry, size: int) -> bytes:
         """Return the first bytes of a member, about ``size`` of them at most. Raises Damaged."""
         _, head = self.locate(entry, size)
-        codec = CODECS[entry.method]
-        return bytes(head if codec == NONE else decompress_prefix(head, size))
+        return bytes(head if CODECS[entry.method] == NONE else decompress_prefix(head, size))
 
     def _header(self, entry: ZipEntry) -> npy.ArrayHeader | None:
         """Return the header of an array, or None if the member is no array."""
@@ -211,27 +211,25 @@ class LazyMember(SizedData):
         is_impossible = archive.impossible(entry) is not None
         super().__init__(max(1, min(entry.stored, archive.source.size)) if is_impossible else entry.size)
         self._archive, self._entry = archive, entry
-        self._found: Data | None = None
 
+    @once
     def _data(self) -> Data:
-        if self._found is None:
-            archive, entry = self._archive, self._entry
-            extent = Extent(archive.source, archive.locate(entry)[0], entry.stored)
-            self._found = Decoded(
-                archive.cache, extent, CODECS[entry.method], entry.size, entry.label, Checksum(CRC32, entry.crc),
-                is_checked_at_end=True,
-            )
-        return self._found
+        archive, entry = self._archive, self._entry
+        extent = Extent(archive.source, archive.locate(entry)[0], entry.stored)
+        return Decoded(
+            archive.cache, extent, CODECS[entry.method], entry.size, entry.label, Checksum(CRC32, entry.crc),
+            is_checked_at_end=True,
+        )
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        self._data().read_into(buffer, offset)
+        self._data.read_into(buffer, offset)
 
     def mapped(self) -> memoryview | None:
-        return self._data().mapped()
+        return self._data.mapped()
 
     def location(self) -> Location | None:
         try:
-            return self._data().location()
+            return self._data.location()
         except (Damaged, NotInstalled):
             return None
 

@@ -26,8 +26,8 @@ from glassfs import work
 from glassfs.content import Array, Container, Document, Extent, Group, Member, Omitted, Undecoded, booleans
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.content.dtypes import BFLOAT16, NARROW, WIDE, widened
-from glassfs.content.texts import refuse_constant
-from glassfs.errors import Damaged, GlassfsError, NotFound, Passing, Refused, TooLarge
+from glassfs.content.rows import refuse_constant
+from glassfs.errors import GlassfsError, NotFound, Passing, Refused, TooLarge
 from glassfs.formats.mistaken import mistaken, some
 from glassfs.formats.registry import HEAD, Format, Head, Opening
 from glassfs.source import Source
@@ -101,13 +101,7 @@ def parsed(source: Source, offset: int, size: int, allowance: Allowance, what: s
         )
         if b"\\u" in raw:
             json.dumps(found, ensure_ascii=False).encode()
-    except RecursionError:
-        raise source.damage("is JSON nested too deeply", what) from None
-    except UnicodeDecodeError:
-        raise source.damage("is not UTF-8", what) from None
-    except UnicodeEncodeError:
-        raise source.damage("has a text with half a character (an unpaired surrogate)", what) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # Unicode errors are among these
         reason = str(error).partition(": line ")[0]
         raise source.damage(f"is not valid JSON: {reason}", what) from None
     return found
@@ -134,7 +128,7 @@ class TensorHeader:
         self.metadata_cost = 0
         for name, value in (metadata or {}).items():
             if type(value) is not str:
-                raise self._damage(name, "is no text", METADATA)
+                raise source.damage("is no text", f"{METADATA}/{name[:100]}")
             self.metadata_cost += OBJECT + getsizeof(name) + getsizeof(value)
         allowance.take(self.metadata_cost, "metadata")
         self.tensors: list[Tensor] = []
@@ -144,8 +138,14 @@ class TensorHeader:
             cost = 2 * OBJECT + 40 * len(tensor.shape)
             allowance.take(cost if name in known else cost + getsizeof(name), "tensors")
             self.tensors.append(tensor)
-        # Tensors may be in any order, and one that overlaps another would show bytes under two names.
-        self._demand_covered()
+        # Tensors may be in any order, and one that overlaps another would show bytes under two names (§3).
+        reached = 0
+        for begin, end in [*sorted(tensor[3:] for tensor in self.tensors), (self.data_size, self.data_size)]:
+            if begin > reached:
+                raise source.damage(f"bytes {reached} to {begin} of its data belong to no tensor")
+            if begin < reached:
+                raise source.damage(f"bytes {begin} to {reached} of its data belong to more than one tensor")
+            reached = end
 
     def members(self, file: str = "") -> Iterator[Member]:
         """Yield the tensors in the order of the header, as those of ``file`` in a container of several files."""
@@ -160,22 +160,22 @@ class TensorHeader:
 
     def _tensor(self, name: str, value: Any) -> Tensor:
         """Return what a description says. Its size agrees with its shape, and its bytes lie in the data."""
-        value = value if type(value) is dict else {}
+        value, place = value if type(value) is dict else {}, f"tensors/{name[:100]}"
         type_name, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
         if type(type_name) is not str or not _are_numbers(shape) or not _are_numbers(offsets) or len(offsets) != 2:
-            raise self._damage(name, "has no description of dtype, shape and two data_offsets")
+            raise self.source.damage("has no description of dtype, shape and two data_offsets", place)
         begin, end = offsets
         if not begin <= end <= self.data_size:
-            raise self._damage(name, f"has the bytes {begin} to {end}, but the data have {self.data_size}")
+            raise self.source.damage(f"has the bytes {begin} to {end}, but the data have {self.data_size}", place)
         if type_name in TYPES:
             items, bits = 1, TYPES[type_name][0]
             for length in shape:
                 items *= length
                 if items * bits >= 1 << 64:
-                    raise self._damage(name, f"has a shape that is too large, {shape[:MOST_AXES]}")
+                    raise self.source.damage(f"has a shape that is too large, {shape[:MOST_AXES]}", place)
             if items * bits != 8 * (end - begin):
                 what = f"{items} items of {type_name}"
-                raise self._damage(name, f"has {end - begin} bytes, which is not the size of {what}")
+                raise self.source.damage(f"has {end - begin} bytes, which is not the size of {what}", place)
         return Tensor(name, intern(type_name), tuple(shape), begin, end)
 
     def _content(self, key: bytes, tensor: Tensor) -> Array | Undecoded:
@@ -190,19 +190,6 @@ class TensorHeader:
         if dtype in NARROW:
             return Array(key, widened(data, dtype), WIDE, shape, type_name)
         return Array(key, booleans(data, data.size) if dtype == "|b1" else data, dtype, shape, type_name)
-
-    def _demand_covered(self) -> None:
-        """Raise Damaged if tensors do not cover the data without holes and overlaps (§3)."""
-        reached = 0
-        for begin, end in [*sorted(tensor[3:] for tensor in self.tensors), (self.data_size, self.data_size)]:
-            if begin > reached:
-                raise self.source.damage(f"bytes {reached} to {begin} of its data belong to no tensor")
-            if begin < reached:
-                raise self.source.damage(f"bytes {begin} to {reached} of its data belong to more than one tensor")
-            reached = end
-
-    def _damage(self, name: str, reason: str, place: str = "tensors") -> Damaged:
-        return self.source.damage(reason, f"{place}/{name[:100]}")
 
 
 def _are_numbers(values: Any) -> bool:

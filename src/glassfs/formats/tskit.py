@@ -31,8 +31,7 @@ class Rule(NamedTuple):
 
 
 def _rules(described: str) -> dict[str, Rule]:
-    lines = map(str.split, described.strip().splitlines())
-    return {key: Rule(kind, tuple(traits)) for key, kind, *traits in lines}
+    return {key: Rule(kind, tuple(traits)) for key, kind, *traits in map(str.split, described.strip().splitlines())}
 
 
 PROPERTIES = _rules("""
@@ -117,7 +116,7 @@ def recognise(columns: Mapping[bytes, Array], opening: Opening) -> TreeSequence 
     return TreeSequence(columns, opening)
 
 
-@dataclass(eq=False)
+@dataclass
 class TreeSequence:
     """The columns of a tree sequence by key. Columns of the wrong type count as missing."""
 

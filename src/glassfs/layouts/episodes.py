@@ -12,7 +12,7 @@ import zlib
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
@@ -34,10 +34,8 @@ from glassfs.content import (
     with_recording,
 )
 from glassfs.content.allowance import OBJECT, Allowance
-from glassfs.content.episodes import EPISODES_KEY, recording_in
-from glassfs.content.features import features_of
+from glassfs.content.episodes import EPISODES_KEY, features_of, recording_in
 from glassfs.errors import LASTING, Damaged, GlassfsError, Refused, TooLarge
-from glassfs.layouts.aligned import items_of, path_of
 from glassfs.layouts.form import EACH, ENDS, FIRST, NUMBER, WHOLE, Layout, Pattern
 from glassfs.layouts.recording import (
     EpisodeContents,
@@ -46,7 +44,9 @@ from glassfs.layouts.recording import (
     below,
     child,
     flattened,
+    items_of,
     name_of,
+    path_of,
     texts_of,
 )
 from glassfs.lazy import NDArray, np
@@ -103,20 +103,21 @@ def interpreted(container: Container, layouts: Sequence[Layout], opened: KeptFac
     return replace(container, root=root, episodes=episodes.table, layout_report=episodes.report)
 
 
+@dataclass
 class Episodes:
     """The episodes of a container with this root, by the first of the layouts that it matches."""
 
-    def __init__(self, container: Container, root: Group, layouts: Sequence[Layout], opened: KeptFacts) -> None:
-        self._container, self._root = container, root
-        self._layouts = layouts
-        self._opened, self._allowance = opened, opened.allowance
-        self._fault: GlassfsError | None = None
-        """Why the episodes cannot be found, if that is so."""
-        self._last: tuple[int, list[_Described]] = (-1, [])
-        """The number of the block of the table that was described last, and its rows."""
-        self._shared = Shared(self._lists)
-        self._lists_by = cache(self._read_lists)
-        """Of each pattern of lists, the names of those that have an episode, by its name; None if unreadable."""
+    _container: Container
+    _root: Group
+    _layouts: Sequence[Layout]
+    _opened: KeptFacts
+    _fault: GlassfsError | None = None
+    """Why the episodes cannot be found, if that is so."""
+    _last: tuple[int, Sequence[_Described]] = (-1, ())
+    """The number of the block of the table that was described last, and its rows."""
+
+    def __post_init__(self) -> None:
+        self._shared = Shared(cache(self._lists))
 
     @once
     def _found(self) -> _Found | None:
@@ -179,7 +180,7 @@ class Episodes:
         for name, content in groups[-1].members():
             match = named.fullmatch(text(name[0])) if len(name) == 1 else None
             if match is not None and isinstance(content, Group):
-                self._allowance.take(3 * OBJECT, "episodes")
+                self._opened.allowance.take(3 * OBJECT, "episodes")
                 found.append((int(match[1]), name, EpisodePlace((*groups, content))))
         return [episode for *_, episode in sorted(found, key=lambda one: one[:2])]
 
@@ -195,7 +196,7 @@ class Episodes:
             features=lambda block: [features for _, features in self._described(found, block)],
         )
 
-    def _described(self, found: _Found, block: int) -> list[_Described]:
+    def _described(self, found: _Found, block: int) -> Sequence[_Described]:
         """Return the rows of a block of the table with their features, kept ones if there are some."""
         last, described = self._last
         if last != block:
@@ -215,8 +216,7 @@ class Episodes:
         for number in self._numbers(found, block):
             contents, position = self._contents(found, number), None if found.is_one else number
             try:
-                row = contents.row(position)
-                described.append((row, features_of(contents.recorded, contents.steps)))
+                described.append((contents.row(position), features_of(contents.recorded, contents.steps)))
             except LASTING:  # it cannot be listed, which hides no other episode
                 described.append(({"position": position}, ""))
                 contents.is_whole = False
@@ -237,13 +237,9 @@ class Episodes:
             self._container.prepare(paths, sorted(needed), [pattern.text for pattern in layout.omit])
 
     def _contents(self, found: _Found, number: int) -> EpisodeContents:
-        return EpisodeContents(found.layout, found.episode(number), self._shared, self._allowance.part())
+        return EpisodeContents(found.layout, found.episode(number), self._shared, self._opened.allowance.part())
 
-    def _lists(self, pattern: str, name: bytes) -> list[str] | None:
-        known = self._lists_by(pattern)
-        return None if known is None else list(known.get(text(name), ()))
-
-    def _read_lists(self, pattern: str) -> dict[str, list[str]] | None:
+    def _lists(self, pattern: str) -> dict[str, list[str]] | None:
         """Return the names of the lists that match, by the texts in them. None if they cannot be read."""
         wanted, found = Pattern(pattern), dict[str, list[str]]()
         try:
@@ -253,7 +249,7 @@ class Episodes:
             for name, content in above.members():
                 texts = texts_of(content) if wanted.fits((*wanted.parts[:-1], *name_of(name))) else None
                 for one in dict.fromkeys(map(str, texts)) if isinstance(texts, list) else ():
-                    self._allowance.take(2 * OBJECT, "lists of episodes")
+                    self._opened.allowance.take(2 * OBJECT, "lists of episodes")
                     found.setdefault(one, []).append(name_of(name)[-1])
         except LASTING:
             return None
@@ -314,8 +310,7 @@ class Episodes:
 def _unpacked(kept: bytes, count: int) -> list[_Described]:
     """Return rows that were kept, none if they are not ``count``."""
     with suppress(ValueError, TypeError, zlib.error):
-        found = json.loads(zlib.decompress(kept))
-        described = [(dict(row), str(features)) for row, features in found]
+        described = [(dict(row), str(features)) for row, features in json.loads(zlib.decompress(kept))]
         return described if len(described) == count else []
     return []
 

@@ -133,8 +133,7 @@ def _single(word: str, text: str) -> Expression:
     name, _, keys = path[1:].partition(":") if path.startswith("@") else ("", "", "")
     if name:
         found = tuple(keys.split(".")) if keys else ()
-        own = "" if level else name
-        return Expression(REFERENCE, lambda scope: scope.attribute(level, name, found), own)
+        return Expression(REFERENCE, lambda scope: scope.attribute(level, name, found), "" if level else name)
     if path.startswith("@") or not all(part not in ("", ".", "..") for part in path.split("/")):
         raise ValueError(f"{text!r}: {word!r} is neither a path nor an attribute")
     return Expression(REFERENCE, lambda scope: scope.content(level, path))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import translate
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 
@@ -66,8 +66,7 @@ class Pattern:
         return all(match(part) for match, part in zip(self._parts, path, strict=False))
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """One way to find the value of a column, used if ``when`` is true."""
 
     value: Expression
@@ -104,8 +103,7 @@ class Layout:
         for pattern, template in self.names:
             found = pattern.fullmatch(path)
             if found is not None:
-                groups = {str(number): group or "" for number, group in enumerate(found.groups(), 1)}
-                return re.sub(r"\{(\d)\}", lambda match, groups=groups: groups[match[1]], template)  # type: ignore[misc]
+                return found.expand(template)
         return ""
 
 
@@ -133,8 +131,7 @@ def read(text: bytes, file: str) -> Layout:
     try:
         return replace(_layout(found), digest=xxhash.xxh128_digest(text))
     except _WrongKey as error:
-        line = _line(decoded, error.section, error.key)
-        raise LayoutError(error.reason, f"{file}:{line}" if line else file) from error
+        raise LayoutError(error.reason, at_line(file, decoded, key_in(error.key or error.section))) from error
 
 
 def _layout(found: Mapping[str, Any]) -> Layout:
@@ -262,19 +259,17 @@ def _renamings(value: Any) -> tuple[tuple[re.Pattern[str], str], ...]:
         compiled = re.compile(pattern)
         if any(not 1 <= int(number) <= compiled.groups for number in re.findall(r"\{(\d)\}", template)):
             raise ValueError(f"{template!r} refers to a group that {pattern!r} does not have")
-        found.append((compiled, template))
+        found.append((compiled, re.sub(r"\{(\d)\}", r"\\g<\1>", template.replace("\\", r"\\"))))
     return tuple(found)
 
 
-def _line(text: str, section: str, key: str) -> int:
-    """Return the number of the line that sets a key, else that of its section; 0 if neither is there."""
-    found, current = 0, ""
-    for number, line in enumerate(text.splitlines(), 1):
-        header = re.match(r"\s*\[\s*([\w.-]+)\s*\]", line)
-        if header:
-            current = header[1]
-            found = number if current in (section or key, f"{section}.{key}") else found
-        elif current == section and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):
-            return number
-    return found
+def at_line(file: str, text: str, pattern: str) -> str:
+    """Return the name of a file with the number of the first line of its text that begins with a pattern."""
+    lines = enumerate(text.splitlines(), 1)
+    line = next((number for number, line in lines if re.match(pattern, line)), 0)
+    return f"{file}:{line}" if line else file
 
+
+def key_in(key: str) -> str:
+    """Return the pattern of a line that sets a key, or begins a section."""
+    return rf"\s*\[?\s*[\"']?{re.escape(key)}[\"']?\s*[\]=]"

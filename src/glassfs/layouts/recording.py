@@ -5,20 +5,34 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from math import isfinite
 from typing import Any, NamedTuple
 
-from glassfs.content import TIME, Array, Group, Member, Omitted, Records, Slice, Table, Text, Video, members_of
+from glassfs.content import (
+    TIME,
+    Array,
+    Chosen,
+    Content,
+    Group,
+    Member,
+    Omitted,
+    Records,
+    Slice,
+    Table,
+    Text,
+    Video,
+    dtypes,
+    members_of,
+)
 from glassfs.content.allowance import OBJECT, Allowance, held
-from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, steps_of
-from glassfs.content.features import signal_of, states_of
-from glassfs.content.model import Content, Name
+from glassfs.content.episodes import EPISODE_COLUMNS, TEXT, TEXTS, is_camera, signal_of, states_of, steps_of
+from glassfs.content.model import Name
 from glassfs.errors import LASTING, Damaged
-from glassfs.layouts.aligned import aligned, fits, items_of, path_of, rate_of
 from glassfs.layouts.expressions import ROOT, within
 from glassfs.layouts.form import Choice, Layout, Pattern
+from glassfs.lazy import NDArray, np
 from glassfs.names import text
 from glassfs.once import once
 from glassfs.sizes import PIECE
@@ -27,8 +41,6 @@ DEEPEST = 8
 """Groups below an episode whose contents belong to it under longer names."""
 MOST_TEXTS = 1_000
 """Texts of a list that is the value of a column."""
-
-Lists = Callable[[str, bytes], "list[str] | None"]
 
 
 class EpisodePlace(NamedTuple):
@@ -46,25 +58,30 @@ class EpisodePlace(NamedTuple):
         return self.groups[-1]
 
 
+@dataclass
 class Shared:
-    """What the episodes of a container share. ``lists`` returns the names of lists, by their pattern, that have one."""
+    """What the episodes of a container share.
 
-    def __init__(self, lists: Lists) -> None:
-        self.lists = lists
-        self.around: dict[tuple[int, str, tuple[str, ...]], Any] = {}
-        """Short values in attributes of the groups around the episodes, as references of the layout name them."""
+    ``lists`` returns for a pattern of lists the names of those that have an episode, by its name; None if unreadable.
+    """
+
+    lists: Callable[[str], dict[str, list[str]] | None]
+    around: dict[tuple[int, str, tuple[str, ...]], Any] = field(default_factory=dict)
+    """Short values in attributes of the groups around the episodes, as references of the layout name them."""
 
 
+@dataclass
 class EpisodeContents:
     """An episode and a layout. Its contents take from the allowance. A value that cannot be read is unknown."""
 
-    def __init__(self, layout: Layout, episode: EpisodePlace, shared: Shared, allowance: Allowance) -> None:
-        self._layout, self._episode, self._shared = layout, episode, shared
-        self._items: dict[str, Any] = {}
-        """The items of arrays that were read, by path."""
-        self.is_whole = True
-        """Whether all that was asked for could be read."""
-        self._allowance = allowance
+    _layout: Layout
+    _episode: EpisodePlace
+    _shared: Shared
+    _allowance: Allowance
+    is_whole: bool = True
+    """Whether all that was asked for could be read."""
+    _items: dict[str, Any] = field(default_factory=dict)
+    """The items of arrays that were read, by path."""
 
     def _all(self, omit: Sequence[Pattern] = ()) -> Iterator[Member]:
         """Yield all contents, those of groups under longer names; of flat ones, the arrays that have the steps.
@@ -259,7 +276,8 @@ class EpisodeContents:
         return self._items[path]
 
     def lists(self, pattern: str) -> list[str] | None:
-        return self._shared.lists(pattern, self._episode.group.key)
+        known = self._shared.lists(pattern)
+        return None if known is None else known.get(text(self._episode.group.key), [])
 
 
 def flattened(group: Group, above: Name = (), omit: Sequence[Pattern] = ()) -> Iterator[Member]:
@@ -310,8 +328,7 @@ def texts_of(found: Content | None, most: int | None = None) -> str | list[Any] 
     if isinstance(found, Text):
         return found.data.read(0, min(found.data.size, PIECE)).decode("utf-8", "replace")
     if isinstance(found, Records):
-        rows = (row for block in range(found.blocks) for row in found.block(block))
-        return list(islice(rows, most))
+        return list(islice((row for block in range(found.blocks) for row in found.block(block)), most))
     return None
 
 
@@ -338,3 +355,105 @@ def _fitting(value: Any, dtype: str) -> Any:
     if dtype == "<f8":
         return float(value) if 0 < value < 1e6 else None
     return int(value) if value == int(value) else None
+
+
+# Steps at the times of one array, for recordings whose signals and cameras have times of their own. It is called the
+# same everywhere: of a signal, it is the one in its group, or in the next one around it. Times are integers of
+# nanoseconds, or floats of seconds, and must not fall.
+
+
+def aligned(members: Sequence[Member], layout: Layout) -> list[Member]:
+    """Return the contents of an episode, of arrays and videos with times the rows or frames that belong to the steps.
+
+    The steps are the times of the layout's ``base``, from the first one at which all signals with a role and all
+    cameras that the layout names have a value. Arrays without times are left out: nothing says what their rows belong
+    to. Without a base there are no steps. Raises Damaged.
+    """
+    arrays = {path_of(name): one for name, one in members if isinstance(one, Array)}
+    above, _, clock = layout.base.rpartition("/")
+    clocks = {
+        path.rpartition("/")[0]: times for path, one in arrays.items()
+        if path.rpartition("/")[2] == clock and (times := _times(one)) is not None
+    }
+    if above not in clocks:
+        return [member for member in members if not isinstance(member.content, Array)]
+
+    def times_of(path: str) -> NDArray[Any] | None:
+        while path and path not in clocks:
+            path = path.rpartition("/")[0]
+        return clocks.get(path)
+
+    steps = clocks[above]
+    if not layout.is_nearest:
+        roles = (pattern for alternatives in layout.roles.values() for patterns in alternatives for pattern in patterns)
+        wanted = [*roles, *(layout.cameras or ())]
+        needed = {path for path in map(path_of, (name for name, _ in members)) if fits(path, wanted)}
+        first = (times[0] for times in map(times_of, needed) if times is not None and len(times))
+        steps = steps[np.searchsorted(steps, max(first, default=0)) :]
+    found = []
+    for name, content in members:
+        times = times_of(path_of(name))
+        if times is not None and len(times):
+            chosen = _chosen(content, times, _rows(times, steps, layout.is_nearest))
+            if chosen is not None:
+                found.append(Member(name, chosen))
+        elif not isinstance(content, (Array, Video)):
+            found.append(Member(name, content))
+    return found
+
+
+def rate_of(array: Array) -> float | None:
+    """Return the mean rate of times in rows a second, None if there are none. Raises Damaged."""
+    times = _times(array)
+    if times is None or len(times) < 2 or times[-1] == times[0]:
+        return None
+    return float((len(times) - 1) / (times[-1] - times[0])) * (1e9 if times.dtype.kind == "i" else 1)
+
+
+def items_of(found: Array) -> NDArray[Any] | None:
+    """Return the items of an array, None if they are too many. Raises Damaged."""
+    if found.data.size > 16 * PIECE or not isinstance(found.shape, tuple):
+        return None
+    return np.frombuffer(found.data.whole(), dtypes.parsed(found.dtype)).reshape(found.shape)
+
+
+def _times(array: Array) -> NDArray[Any] | None:
+    """Return the times in an array, None if it has others values than times."""
+    items = items_of(array) if len(array.known_shape or ()) == 1 else None
+    if items is None or items.dtype.kind not in "iuf" or (items[1:] < items[:-1]).any() or (items != items).any():
+        return None
+    return items if items.dtype.kind == "f" else items.astype(np.int64)
+
+
+def _rows(times: NDArray[Any], steps: NDArray[Any], is_nearest: bool) -> NDArray[Any]:
+    """Return the row for each step: the last one that is not later, or the nearest one."""
+    before = np.clip(np.searchsorted(times, steps, "right") - 1, 0, len(times) - 1)
+    if not is_nearest:
+        return before
+    after = np.minimum(before + 1, len(times) - 1)
+    return np.where(times[after] - steps < steps - times[before], after, before)
+
+
+def _chosen(content: Content, times: NDArray[Any], rows: NDArray[Any]) -> Content | None:
+    """Return rows of an array or frames of a video, other contents unchanged; None if it has not these times."""
+    if isinstance(content, Video):
+        frame, frames = content.frame, content.present
+        if content.count != len(times):
+            return None
+        present = None if frames is None else np.flatnonzero(np.isin(rows, frames)).tolist()
+        return replace(content, count=len(rows), frame=lambda step: frame(int(rows[step])), present=present)
+    if not isinstance(content, Array):
+        return content
+    shape = content.known_shape
+    if not shape or shape[0] != len(times):
+        return None
+    data = Chosen(content.data, content.data.size // len(times), rows)
+    return replace(content, data=data, shape=(len(rows), *shape[1:]), as_stored=None, file=None)
+
+
+def fits(path: str, patterns: Sequence[Pattern]) -> bool:
+    return any(pattern.fits(path.split("/")) for pattern in patterns)
+
+
+def path_of(name: Sequence[bytes]) -> str:
+    return b"/".join(name).decode("utf-8", "replace")

@@ -15,8 +15,22 @@ from typing import Any
 
 from glassfs import __version__, work
 from glassfs.errors import GlassfsError, Unavailable
-from glassfs.sandbox import wire
 from glassfs.sandbox.pool import SandboxWorker, evidence, pool
+from glassfs.sandbox.server import (
+    ANSWER,
+    BYTES,
+    DATA,
+    ERROR,
+    FAILED,
+    HEADER,
+    LARGEST_ANSWER,
+    LARGEST_ERROR,
+    NOT_NOW,
+    RANGE,
+    READ,
+    READY,
+    REQUEST,
+)
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
 from glassfs.source import Source
@@ -25,6 +39,7 @@ from glassfs.terminal import printable
 Outcome = tuple[Any, bytearray] | GlassfsError
 
 
+@dataclass
 class Sandbox:
     """Requests on the container ``source`` to a worker.
 
@@ -32,10 +47,13 @@ class Sandbox:
     time in proportion.
     """
 
-    def __init__(self, source: Source, library: str = "hdf5", memory: int = 0) -> None:
-        self._source, self._library, self._memory = source, library, memory
+    _source: Source
+    _library: str = "hdf5"
+    _memory: int = 0
+    _verdict: str = ""
+
+    def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._verdict = ""
 
     def ask(self, request: dict[str, Any], most: int = 0) -> tuple[Any, bytearray]:
         """Return the worker's answer: a JSON value, and at most ``most`` bytes. Both are untrusted.
@@ -97,15 +115,15 @@ class _Conversation:
 
         Raises Unavailable if the worker is not ready or silent, _Disconnected and _Nonsense.
         """
-        self._send(wire.REQUEST, request)
+        self._send(REQUEST, request)
         if not self.worker.process:
             self._greet()  # it has the request already, and loses no time
         data = bytearray()
         while True:
             kind, payload = self._message()
-            if kind == wire.READ:
+            if kind == READ:
                 self._serve(payload)
-            elif kind == wire.DATA:
+            elif kind == DATA:
                 if len(data) + len(payload) > self.most:
                     raise _Nonsense("more than was asked for")
                 data += payload
@@ -113,9 +131,9 @@ class _Conversation:
             # the source is the cause.
             elif self.fault is not None:
                 return self.fault
-            elif kind == wire.ERROR:
+            elif kind == ERROR:
                 return self.source.damage(_text(payload))
-            elif kind == wire.NOT_NOW:
+            elif kind == NOT_NOW:
                 return self._not_now(_text(payload))
             else:
                 return _parsed(payload), data
@@ -127,7 +145,7 @@ class _Conversation:
         reason = "is of another version: glassfs was upgraded; mount, or start this program, again"
         try:
             kind, payload = self._message()
-            greeting: Any = _parsed(payload) if kind == wire.READY else None
+            greeting: Any = _parsed(payload) if kind == READY else None
         except _Disconnected:
             if self.worker.was_taken:
                 raise
@@ -137,7 +155,7 @@ class _Conversation:
         except Unavailable:
             reason = "does not start in time"
         else:
-            if kind == wire.NOT_NOW:
+            if kind == NOT_NOW:
                 raise self._not_now(_text(payload))
             if isinstance(greeting, list) and greeting[:1] == [__version__]:  # an upgrade may come between
                 self.worker.process = greeting[1]
@@ -151,22 +169,22 @@ class _Conversation:
 
     def _message(self) -> tuple[bytes, bytearray]:
         """Return kind and payload of the next message. Raises _Nonsense if it is no message of a worker's."""
-        kind, size = wire.HEADER.unpack(self._receive(wire.HEADER.size))
+        kind, size = HEADER.unpack(self._receive(HEADER.size))
         if size > _LARGEST.get(kind, -1):
             raise _Nonsense("a wrong message")
         return kind, self._receive(size)
 
     def _serve(self, payload: bytearray) -> None:
         """Send the bytes that the worker wants."""
-        if len(payload) != wire.RANGE.size:
+        if len(payload) != RANGE.size:
             raise _Nonsense("a wrong message")
-        offset, size = wire.RANGE.unpack(payload)
+        offset, size = RANGE.unpack(payload)
         if size > PIECE:
             raise _Nonsense("a wrong message")
-        kind, found = wire.FAILED, bytearray()
+        kind, found = FAILED, bytearray()
         self.worker.waits_since = time.monotonic()
         try:
-            kind, found = wire.BYTES, self.source.buffer(offset, size)
+            kind, found = BYTES, self.source.buffer(offset, size)
         except GlassfsError as error:
             self.fault = self.fault or error
         finally:
@@ -174,7 +192,7 @@ class _Conversation:
         self._send(kind, found)
 
     def _send(self, kind: bytes, payload: bytes | bytearray) -> None:
-        view = memoryview(wire.HEADER.pack(kind, len(payload)) + payload)
+        view = memoryview(HEADER.pack(kind, len(payload)) + payload)
         self._wait_longer()
         while view:
             try:
@@ -217,8 +235,8 @@ class _Conversation:
 
 
 _LARGEST = {
-    wire.READ: wire.RANGE.size, wire.DATA: PIECE, wire.ANSWER: wire.LARGEST_ANSWER,
-    wire.ERROR: wire.LARGEST_ERROR, wire.NOT_NOW: wire.LARGEST_ERROR, wire.READY: wire.LARGEST_ERROR,
+    READ: RANGE.size, DATA: PIECE, ANSWER: LARGEST_ANSWER,
+    ERROR: LARGEST_ERROR, NOT_NOW: LARGEST_ERROR, READY: LARGEST_ERROR,
 }
 
 

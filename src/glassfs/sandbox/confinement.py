@@ -200,8 +200,7 @@ def restrict() -> None:
         code += _unless(OWN[name][machine], 4), argument, _unless(process), allow, fail
     code.append(fail)
     program = _Program(len(code), b"".join(code))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(Prctl.SET_SECCOMP, 2, ctypes.byref(program), 0, 0) != 0:
+    if ctypes.CDLL(None, use_errno=True).prctl(Prctl.SET_SECCOMP, 2, ctypes.byref(program), 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"seccomp: {os.strerror(ctypes.get_errno())}")
 
 

@@ -13,8 +13,8 @@ import glob
 import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -25,15 +25,18 @@ from h5py import h5a, h5d, h5g, h5l, h5o, h5p, h5pl, h5s, h5z
 from glassfs.names import free_name
 from glassfs.sandbox import hdf5_values
 from glassfs.sandbox.confinement import MOST_MEMORY
-from glassfs.sandbox.hdf5_datasets import PlainDatasets, are_listed, stored_chunks, stored_size
-from glassfs.sandbox.hdf5_references import (
+from glassfs.sandbox.hdf5_objects import (
     MOST_LINKS,
     Link,
+    PlainDatasets,
     Referred,
+    are_listed,
     described_matlab,
     links_of,
     mappings,
     named_files,
+    stored_chunks,
+    stored_size,
 )
 from glassfs.sandbox.hdf5_values import MOST_TEXT, attribute_value, member_type, memory_type, text_of
 from glassfs.sandbox.server import Answer, Handler, RemoteFile
@@ -99,8 +102,16 @@ class _Container:
         """Whether the caller asks for the stored sizes of all datasets."""
 
     def __call__(self, request: dict[str, Any]) -> Answer:
-        with _demanding_filters(lambda: self._opened[-1][1]):
+        try:
             answer: Answer = getattr(self, "_" + request.pop("do"))(**request)
+        except OSError as error:
+            found = self._opened[-1][1]
+            if isinstance(found, h5d.DatasetID):
+                for described in _described_filters(found.get_create_plist()):
+                    if not described["available"]:
+                        name = f"{described['code']} ({described['name']})"
+                        raise ImportError(f"lacks filter {name}: install hdf5plugin") from error
+            raise
         return answer
 
     def _open(self) -> Answer:
@@ -203,12 +214,10 @@ class _Container:
 
     def _elements(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Answer:
         """Send the elements of a box as the library reads them, in C order, as ``dtype``; as they are if it is None."""
-        return None, self._element_parts(path, start, shape, dtype)
-
-    def _element_parts(self, path: list[str], start: list[int], shape: list[int], dtype: Any) -> Iterator[Any]:
         dataset = self._found(path)
-        size, properties = dataset.get_type().get_size(), dataset.get_create_plist()
-        chunk = prod(properties.get_chunk()) * size if properties.get_layout() == h5d.CHUNKED else 0
+        properties, chunk = dataset.get_create_plist(), 0
+        if properties.get_layout() == h5d.CHUNKED:
+            chunk = prod(properties.get_chunk()) * dataset.get_type().get_size()
         # The library decodes a chunk again for each read of a part of it, unless the cache of the dataset has room for
         # it.
         if dataset.get_access_plist().get_chunk_cache()[1] < chunk:
@@ -217,15 +226,20 @@ class _Container:
             access.set_chunk_cache(17, chunk, 1.0)  # slots, a prime number
             dataset = h5d.open(self._opened[-1][1], path[-1].encode("latin-1"), access)
             self._opened.append((path[-1], dataset))
-        with _demanding_filters(lambda: dataset):
-            try:
-                for box in _divided(start, shape, max(1, PIECE // size)):
-                    yield _elements_of(dataset, box, dtype)
-            except OSError as error:  # a filter does not say that it had no memory
-                # Beside a chunk and its stored bytes, a worker needs some memory.
-                if chunk + stored_size(dataset, start) > MOST_MEMORY - 16 * PIECE:
-                    raise MemoryError from error
-                raise
+        hdf5_values.demand_own(dataset)
+        kind, space = dataset.get_type(), dataset.get_space()
+        if shape:
+            space.select_hyperslab(tuple(start), tuple(shape))
+        kind = kind if dtype is None else memory_type(kind, dtype)
+        raw = np.zeros(space.get_select_npoints(), f"V{kind.get_size()}")
+        try:
+            dataset.read(h5s.create_simple(raw.shape), space, raw, kind)
+        except OSError as error:  # a filter does not say that it had no memory
+            # Beside a chunk and its stored bytes, a worker needs some memory.
+            if chunk + stored_size(dataset, start) > MOST_MEMORY - 16 * PIECE:
+                raise MemoryError from error
+            raise
+        return None, [raw.tobytes()]
 
     def _runs(self, path: list[str], first: int, count: int, dtype: str, has_values: bool) -> Answer:
         """Return the lengths of rows of variable length, and send these one after another if asked for."""
@@ -267,8 +281,7 @@ class _Container:
         found: dict[str, Any] = {"name": name.decode("latin-1")}
         try:
             if kind == h5l.TYPE_HARD:
-                plain = self._plain.described(group.id, address)
-                return found | (plain or self._described(h5o.open(group, name)))
+                return found | (self._plain.described(group.id, address) or self._described(h5o.open(group, name)))
             if kind == h5l.TYPE_SOFT:
                 target = group.links.get_val(name)
                 final = self._final(group, target)
@@ -332,7 +345,7 @@ class _Container:
             found["chunks"] = list(properties.get_chunk())
             if not are_listed(dataset, properties):
                 found["layout"] = "unlisted"
-            found["filters"] = [_described_filter(*properties.get_filter(n)) for n in range(properties.get_nfilters())]
+            found["filters"] = list(_described_filters(properties))
         if found["type"]["class"] in ("number", "compound", "bytes"):
             found["fill"] = hdf5_values.fill_value(properties, kind)
         if marked == "IMAGE":
@@ -353,30 +366,6 @@ class _Container:
         return self._opened[-1][1]
 
 
-def _elements_of(dataset: Any, box: list[tuple[int, int]], dtype: Any) -> memoryview:
-    hdf5_values.demand_own(dataset)
-    kind, space = dataset.get_type(), dataset.get_space()
-    if box:
-        space.select_hyperslab(*zip(*box, strict=True))
-    kind = kind if dtype is None else memory_type(kind, dtype)
-    raw = np.zeros(space.get_select_npoints(), f"V{kind.get_size()}")
-    dataset.read(h5s.create_simple(raw.shape), space, raw, kind)
-    return raw.view(np.uint8).data
-
-
-def _divided(start: list[int], shape: list[int], most: int) -> Iterator[list[tuple[int, int]]]:
-    """Yield boxes of up to ``most`` elements, one after another in C order: first element and number on each axis."""
-    axis = next((axis for axis, count in enumerate(shape) if count > 1), None)
-    if axis is None or prod(shape) <= most:
-        yield list(zip(start, shape, strict=True))
-        return
-    step = max(1, most // prod(shape[axis + 1 :]))
-    for first in range(0, shape[axis], step):
-        some = min(step, shape[axis] - first)
-        inside = [*start[:axis], start[axis] + first, *start[axis + 1 :]]
-        yield from _divided(inside, [*shape[:axis], some, *shape[axis + 1 :]], most)
-
-
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
@@ -391,9 +380,12 @@ def _marked(holder: Any, names: Sequence[bytes]) -> str:
     return ""
 
 
-def _described_filter(code: int, flags: int, values: tuple[int, ...], name: bytes) -> dict[str, Any]:
-    return {"code": code, "values": list(values)[:32], "name": name.decode("latin-1")[:60],
-            "available": bool(h5z.filter_avail(code))}
+def _described_filters(properties: Any) -> Iterator[dict[str, Any]]:
+    for code, _, values, name in map(properties.get_filter, range(properties.get_nfilters())):
+        yield {
+            "code": code, "values": list(values)[:32], "name": name.decode("latin-1")[:60],
+            "available": bool(h5z.filter_avail(code)),
+        }
 
 
 def _load_filters() -> None:
@@ -412,23 +404,6 @@ def _load_filters() -> None:
                     # ``H5Z_class2_t`` begins with its version and the number of the filter.
                     plugin.H5PLget_plugin_info.restype = ctypes.POINTER(ctypes.c_int)
                     h5z.filter_avail(plugin.H5PLget_plugin_info()[1])  # the library loads it and keeps it
-
-
-@contextmanager
-def _demanding_filters(opened: Callable[[], Any]) -> Iterator[None]:
-    """Turn an error of the library into ImportError if it lacks a filter of the dataset that was opened last."""
-    try:
-        yield
-    except OSError as error:
-        found = opened()
-        if isinstance(found, h5d.DatasetID):
-            properties = found.get_create_plist()
-            for number in range(properties.get_nfilters()):
-                code, _, _, name = properties.get_filter(number)
-                if not h5z.filter_avail(code):
-                    text = name.decode("latin-1")[:60]
-                    raise ImportError(f"lacks filter {code} ({text}): install hdf5plugin") from error
-        raise
 
 
 def _warm_up() -> None:

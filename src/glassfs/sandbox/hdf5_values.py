@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from h5py import h5d, h5s, h5t
+from h5py.h5t import ARRAY, BITFIELD, COMPOUND, ENUM, FLOAT, INTEGER, OPAQUE, REFERENCE, STRING, VLEN
 
 from glassfs.sizes import PIECE
 
@@ -157,7 +158,7 @@ def attribute_value(attribute: Any, left: list[int], refer: Refer | None = None)
     if size > min(PIECE, left[0]):
         return {"too_large": size, "shape": list(shape)}
     if not size:
-        return _nested([], shape)
+        return []
     kind = native(attribute.get_type())
     raw = np.zeros(prod(shape), f"V{kind.get_size()}")
     _demand(_read_attribute(attribute.id, kind.id, raw.ctypes.data))
@@ -172,33 +173,38 @@ def _values(kind: Any, raw: memoryview, left: list[int], refer: Refer | None = N
     code, size = kind.get_class(), kind.get_size()
     count = len(raw) // size
     # Bytes of a list and of a dictionary, beside what is in them, and of a number.
-    _take(left, count * {h5t.VLEN: 64, h5t.COMPOUND: 240}.get(code, 40))
-    if code == h5t.STRING:
+    _take(left, count * {VLEN: 64, COMPOUND: 240}.get(code, 40))
+    if code == STRING:
         found = []
         for value in _strings(kind, raw):
             _take(left, len(value))
             found.append(text_of(value))
         return found
-    if code == h5t.VLEN:
+    if code == VLEN:
         base = kind.get_super()
         return [
             _values(base, memoryview(ctypes.string_at(at, length * base.get_size())), left, refer)
             for length, at in _sequences(raw)
         ]
-    if code == h5t.ARRAY:
+    if code == ARRAY:
         return list(_nested(_values(kind.get_super(), raw, left, refer), (count, *kind.get_array_dims())))
-    if code == h5t.REFERENCE:
+    if code == REFERENCE:
         if refer is None:
             return ["reference"] * count
         paths = [text_of(value) or None for value in refer(kind, raw)]
         _take(left, sum(len(path or "") for path in paths))
         return paths
-    if code == h5t.OPAQUE:
+    if code == OPAQUE:
         return [bytes(raw[at : at + size]).hex() for at in range(0, len(raw), size)]
-    if code == h5t.COMPOUND and kind.dtype.kind != "c":
-        return _structures(kind, np.frombuffer(raw, np.uint8).reshape(count, size), left, refer)
-    numbers = np.frombuffer(raw, kind.get_super().dtype if code == h5t.ENUM else kind.dtype)
-    is_truth = code == h5t.ENUM and kind.dtype == np.bool_  # of any size in memory
+    if code == COMPOUND and kind.dtype.kind != "c":
+        rows, names, columns = np.frombuffer(raw, np.uint8).reshape(count, size), [], []
+        for number in range(kind.get_nmembers()):
+            member, at = kind.get_member_type(number), kind.get_member_offset(number)
+            names.append(text_of(kind.get_member_name(number)))
+            columns.append(_values(member, memoryview(rows[:, at : at + member.get_size()].tobytes()), left, refer))
+        return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    numbers = np.frombuffer(raw, kind.get_super().dtype if code == ENUM else kind.dtype)
+    is_truth = code == ENUM and kind.dtype == np.bool_  # of any size in memory
     return [_number(value) for value in (numbers.astype(np.bool_) if is_truth else numbers).tolist()]
 
 
@@ -206,15 +212,6 @@ def _take(left: list[int], size: int) -> None:
     left[0] -= size
     if left[0] < 0:
         raise ValueError(f"has values of more than {MOST_TEXT >> 20} MiB")
-
-
-def _structures(kind: Any, raw: np.ndarray[Any, Any], left: list[int], refer: Refer | None) -> list[Any]:
-    names, columns = [], []
-    for number in range(kind.get_nmembers()):
-        member, at = kind.get_member_type(number), kind.get_member_offset(number)
-        names.append(text_of(kind.get_member_name(number)))
-        columns.append(_values(member, memoryview(raw[:, at : at + member.get_size()].tobytes()), left, refer))
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _number(value: Any) -> Any:
@@ -244,9 +241,7 @@ def _sequences(raw: memoryview) -> list[list[int]]:
 
 def _nested(values: list[Any], shape: Sequence[int]) -> Any:
     """Return values as lists in lists, that of no axis as itself."""
-    for length in reversed(shape[1:]):
-        values = [values[at : at + length] for at in range(0, len(values), length)] if length else []
-    return values if shape else values[0]
+    return np.fromiter(values, object, len(values)).reshape(shape).tolist()
 
 
 def text_of(value: bytes) -> str:
@@ -254,15 +249,7 @@ def text_of(value: bytes) -> str:
     return value.decode("utf-8", "backslashreplace")
 
 
-_FIXED, _COMPOUND, _REFERENCE, _ENUM, _VLEN, _ARRAY, _OPAQUE = (
-    h5t.STRING, h5t.COMPOUND, h5t.REFERENCE, h5t.ENUM, h5t.VLEN, h5t.ARRAY, h5t.OPAQUE,
-)
-_OTHERS = {h5t.INTEGER: "integer", h5t.FLOAT: "float", h5t.BITFIELD: "bit field", _ENUM: "enumeration"}
-_SHOWN = {
-    ("array", "number"): "number", ("array", "text"): "text", ("array", "bytes"): "bytes",
-    ("array", "compound"): "compound", ("rows", "number"): "ragged",
-}
-"""The class of an array, or of rows of variable length, of another type. Others are ``json``."""
+_OTHERS = {INTEGER: "integer", FLOAT: "float", BITFIELD: "bit field", ENUM: "enumeration"}
 _DEEP = "deeply nested type"
 _PADDINGS = {h5t.STR_NULLTERM: "end", h5t.STR_NULLPAD: "zeros", h5t.STR_SPACEPAD: "spaces"}
 
@@ -279,24 +266,24 @@ def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
     code = kind.get_class()
     if depth > 8:
         return {"class": "unknown", "name": _DEEP}
-    if code == _FIXED:
+    if code == STRING:
         if kind.is_variable_str():
             return {"class": "text", "name": "text"}
         padding = _PADDINGS.get(kind.get_strpad(), "zeros")
         return {"class": "text", "name": "text", "padding": padding, "shown": f"|S{kind.get_size()}"}
-    if code in (_VLEN, _ARRAY):
+    if code in (VLEN, ARRAY):
         base = described_type(kind.get_super(), depth + 1, bits)
-        return _made_of("rows", base) if code == _VLEN else _made_of("array", base, kind.get_array_dims())
-    if code in (_OPAQUE, h5t.TIME):
-        return {"class": "bytes", "name": "opaque" if code == _OPAQUE else "time", "shown": f"|V{kind.get_size()}"}
-    if code == _REFERENCE:
+        return _made_of("rows", base) if code == VLEN else _made_of("array", base, kind.get_array_dims())
+    if code in (OPAQUE, h5t.TIME):
+        return {"class": "bytes", "name": "opaque" if code == OPAQUE else "time", "shown": f"|V{kind.get_size()}"}
+    if code == REFERENCE:
         # Those of later releases have another size in memory than in the file.
         is_plain = kind.equal(h5t.STD_REF_OBJ) or kind.equal(h5t.STD_REF_DSETREG)
         return {"class": "bytes" if is_plain else "unknown", "name": "reference"}
     number = _described_number(kind, code, bits)
     if number is not None:
         return {"class": "number", **number}
-    if code == _COMPOUND:
+    if code == COMPOUND:
         return _described_compound(kind, depth, bits)
     # NumPy has no type for their values: a float of 80 bits, for example, is another type on each machine.
     size = kind.get_size()
@@ -305,11 +292,11 @@ def described_type(kind: Any, depth: int, bits: str = "u") -> dict[str, Any]:
 
 def _made_of(outer: str, base: dict[str, Any], dims: Sequence[int] = ()) -> dict[str, Any]:
     """Describe an array of these dimensions, or rows of variable length, whose values are of a type."""
-    what = _SHOWN.get((outer, base["class"]), "json")
+    if outer == "array" and base["class"] in ("number", "text", "bytes", "compound"):
+        return {**base, "dims": [*dims, *base.get("dims", [])]}
+    what = "ragged" if (outer, base["class"]) == ("rows", "number") else "json"
     if base["class"] == "unknown" or (outer, base["name"]) == ("rows", "time"):  # which the library does not convert
         what = "unknown"
-    if dims and what in ("number", "text", "bytes", "compound"):
-        return {**base, "dims": [*dims, *base.get("dims", [])]}
     found = {"class": what, "name": f"{outer} of {_called(base)}"}
     return {**found, "base": base} if what == "ragged" else found
 
@@ -339,29 +326,33 @@ def _called(described: dict[str, Any]) -> str:
 def _described_number(kind: Any, code: int, bits: str) -> dict[str, Any] | None:
     """Describe an integer, a float, a boolean, an enumeration or a complex number; None for other types."""
     size = kind.get_size()
-    if code in (h5t.INTEGER, h5t.BITFIELD, _ENUM):
-        base = kind.get_super() if code == _ENUM else kind
+    if code in (INTEGER, BITFIELD, ENUM):
+        base = kind.get_super() if code == ENUM else kind
         # Others are widened: of three bytes to four.
         size = next((known for known in (1, 2, 4, 8) if known >= size), 0)
         if not size:
             return None
-        sign = "i" if base.get_class() == h5t.INTEGER and base.get_sign() == h5t.SGN_2 else "u"
+        sign = "i" if base.get_class() == INTEGER and base.get_sign() == h5t.SGN_2 else "u"
         usual = (f"STD_{one}{8 * size}{order}" for one in "IUB" for order in ("LE", "BE"))
         is_plain = kind.get_size() == size and any(base.equal(getattr(h5t, name)) for name in usual)
         order = ">" if base.get_order() == h5t.ORDER_BE else "<"
         stored, shown = _descr(order, sign, size), _descr("<", sign, size)
-        if code == _ENUM and _is_truth(kind):
+        if code == ENUM and _is_truth(kind):
             shown, is_plain = "|b1", is_plain and size == 1
-        if code == h5t.BITFIELD and size == 1:
+        if code == BITFIELD and size == 1:
             shown = _descr("<", bits, size)
         found: dict[str, Any] = {"stored": stored if is_plain else None, "shown": shown, "name": shown}
-        return found | {"names": _names_of(kind)} if code == _ENUM and shown != "|b1" else found
-    if code == h5t.FLOAT:
+        if code == ENUM and shown != "|b1":
+            found["names"] = {
+                text_of(kind.get_member_name(number)): kind.get_member_value(number)
+                for number in range(kind.get_nmembers())
+            }
+        return found
+    if code == FLOAT:
         return _float(kind, size, "f")
     if size in (8, 16) and _is_complex(kind):
-        part = kind.get_member_type(0) if code == _COMPOUND else kind.get_super()
-        pair = _float(part, size // 2, "c")
-        is_packed = code != _COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
+        pair = _float(kind.get_member_type(0) if code == COMPOUND else kind.get_super(), size // 2, "c")
+        is_packed = code != COMPOUND or (kind.get_member_offset(0) == 0 and kind.get_member_offset(1) == size // 2)
         return pair if pair is None or is_packed else {**pair, "stored": None}
     return None
 
@@ -372,19 +363,13 @@ def _is_truth(kind: Any) -> bool:
     return False
 
 
-def _names_of(kind: Any) -> dict[str, int]:
-    """Return the names of the values of an enumeration."""
-    numbers = range(kind.get_nmembers())
-    return {text_of(kind.get_member_name(number)): kind.get_member_value(number) for number in numbers}
-
-
 def _is_complex(kind: Any) -> bool:
-    if kind.get_class() == _COMPOUND:
+    if kind.get_class() == COMPOUND:
         if kind.get_nmembers() != 2:
             return False  # of many fields it takes long to find what NumPy calls them
         names = [kind.get_member_name(number) for number in range(2)]
         real, imaginary = (kind.get_member_type(number) for number in range(2))
-        if names == [b"real", b"imag"] and real.get_class() == h5t.FLOAT and real.equal(imaginary):
+        if names == [b"real", b"imag"] and real.get_class() == FLOAT and real.equal(imaginary):
             return True  # as MATLAB stores them
     with suppress(TypeError, NotImplementedError):  # of types that NumPy does not have
         return bool(kind.dtype.kind == "c")
@@ -413,9 +398,9 @@ def memory_type(kind: Any, shown: Any) -> Any:
     There may be fewer fields than in the file: the library finds them by their names.
     """
     code = kind.get_class()
-    if code == _ARRAY:
+    if code == ARRAY:
         return h5t.array_create(memory_type(kind.get_super(), shown), kind.get_array_dims())
-    if code == _COMPOUND and not isinstance(shown, list):  # complex, with parts of any names
+    if code == COMPOUND and not isinstance(shown, list):  # complex, with parts of any names
         part = f"<f{int(shown[2:]) // 2}"
         return compound_of([(number, memory_type(kind.get_member_type(number), part)) for number in range(2)], kind)
     if isinstance(shown, list):
@@ -427,7 +412,7 @@ def memory_type(kind: Any, shown: Any) -> Any:
     # What has no other form in memory is left as it is: also strings, whose padding converting them would change.
     if shown.startswith(("|S", "|V")):
         return kind
-    return native(kind) if code == h5t.BITFIELD else h5t.py_create(np.dtype(shown))  # no integers are made of these
+    return native(kind) if code == BITFIELD else h5t.py_create(np.dtype(shown))  # no integers are made of these
 
 
 def member_type(kind: Any, members: Sequence[int]) -> Any:
@@ -439,7 +424,7 @@ def member_type(kind: Any, members: Sequence[int]) -> Any:
 
 def compound_of(members: list[tuple[int, Any]], kind: Any) -> Any:
     """Return a type in memory of some members of a compound in the file, one behind another."""
-    made = h5t.create(_COMPOUND, sum(member.get_size() for _, member in members))
+    made = h5t.create(COMPOUND, sum(member.get_size() for _, member in members))
     end = 0
     for number, member in members:
         made.insert(kind.get_member_name(number), end, member)

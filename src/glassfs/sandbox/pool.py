@@ -23,7 +23,7 @@ from glassfs import threads, work
 from glassfs.errors import Unavailable
 from glassfs.forks import PerProcess
 from glassfs.interpreter import interpreter, is_frozen
-from glassfs.sandbox import wire
+from glassfs.sandbox.server import COMMAND, END, START, STATUS
 from glassfs.settings import settings
 from glassfs.terminal import printable
 
@@ -120,15 +120,15 @@ class _Server:
         try:
             mine, its = socket.socketpair()
         except OSError as error:
-            raise _not_started(error) from error
+            raise Unavailable(f"no worker process can be started: {error.strerror}") from error
         with its:
             try:
-                socket.send_fds(self._control, [wire.COMMAND.pack(wire.START, number, size, memory)], [its.fileno()])
+                socket.send_fds(self._control, [COMMAND.pack(START, number, size, memory)], [its.fileno()])
             except OSError as error:
                 mine.close()
                 if isinstance(error, (BrokenPipeError, ConnectionResetError, BlockingIOError)):
                     return None
-                raise _not_started(error) from error
+                raise Unavailable(f"no worker process can be started: {error.strerror}") from error
         # A server that is stopped must not stop its callers, so all sockets to it are asked without waiting.
         mine.setblocking(False)
         self.used = time.monotonic()
@@ -140,11 +140,11 @@ class _Server:
             mine, its = socket.socketpair()
             with mine:
                 with its:
-                    socket.send_fds(self._control, [wire.COMMAND.pack(wire.END, number, 0, 0)], [its.fileno()])
+                    socket.send_fds(self._control, [COMMAND.pack(END, number, 0, 0)], [its.fileno()])
                 poll = select.poll()
                 poll.register(mine, select.POLLIN)
                 if is_awaited and poll.poll(settings.worker_end * 1000):
-                    status: int = wire.STATUS.unpack(mine.recv(wire.STATUS.size).ljust(wire.STATUS.size, b"\xff"))[0]
+                    status: int = STATUS.unpack(mine.recv(STATUS.size).ljust(STATUS.size, b"\xff"))[0]
                     return None if status < 0 else status
         return None
 
@@ -176,12 +176,6 @@ class Pool:
         """By the names of libraries."""
         self._numbers = itertools.count(1)
         self._has_keeper = False
-
-    @property
-    def processes(self) -> list[int]:
-        """The process ids of the live workers."""
-        with self._changed:
-            return [worker.process for worker in self._workers]
 
     def acquire(self, sandbox: object, size: int, library: str = "hdf5", memory: int = 0) -> SandboxWorker:
         """Return the worker of ``sandbox``, which may be one that has not greeted yet.
@@ -304,10 +298,6 @@ class Pool:
                     self.close()
                     self._has_keeper = False
                     return
-
-
-def _not_started(error: OSError) -> Unavailable:
-    return Unavailable(f"no worker process can be started: {error.strerror}")
 
 
 _pool = PerProcess(Pool)

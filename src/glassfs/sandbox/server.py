@@ -3,6 +3,12 @@
 The server has one thread and never sees bytes of a container. It ends when the process that started it closes the
 socket or dies. A worker is confined (``confinement``) before it greets its sandbox and reads anything. It has limits of
 memory and processor time, and ends when the socket to its sandbox is closed, or with the server.
+
+Messages between a container's sandbox and its worker are a kind, a length, and as many bytes. A worker's first message
+is ``READY`` (JSON: version of glassfs, process id): the library is imported, and the process confined. Then the sandbox
+sends requests (JSON). The worker answers each with any number of ``DATA`` and one ``ANSWER`` (JSON) or ``ERROR`` (text,
+a verdict on the container); before that it sends ``READ`` for each range of the container that it needs, and gets
+``BYTES`` or ``FAILED``. Instead of ``READY`` or an answer it may send ``NOT_NOW`` (text): the machine is the reason.
 """
 
 from __future__ import annotations
@@ -15,6 +21,7 @@ import os
 import resource
 import signal
 import socket
+import struct
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -23,11 +30,30 @@ from importlib import import_module
 from typing import Any
 
 from glassfs import __version__
-from glassfs.sandbox import wire
 from glassfs.sandbox.confinement import OF_SERVER, confine, keep_capabilities, why_impossible
 from glassfs.settings import settings
 from glassfs.sizes import PIECE
 
+READY, NOT_NOW = b"Y", b"N"
+REQUEST, BYTES, FAILED = b"Q", b"B", b"F"
+READ, DATA, ANSWER, ERROR = b"R", b"D", b"A", b"E"
+HEADER = struct.Struct("<cI")
+RANGE = struct.Struct("<QI")
+"""Offset and size of a range that a worker reads."""
+
+LARGEST_ANSWER = 16 << 20
+LARGEST_ERROR = 1 << 10
+
+START, END = b"S", b"E"
+"""Commands to the server: start a worker with the attached socket; end one, and send how it ended to the attached
+socket. The caller may have closed the other side of it: none has to wait for a server.
+"""
+COMMAND = struct.Struct("<cqqq")
+"""A command, the number that the caller gave the worker, the size of its container, and the bytes of memory that it may
+take beside those of every worker.
+"""
+STATUS = struct.Struct("<i")
+"""How a worker ended, as of waitpid(2)."""
 PAGE = 64 << 10
 """Bytes read at once, at aligned offsets."""
 _MACHINE = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.EPERM)
@@ -71,24 +97,24 @@ class RemoteFile(io.RawIOBase):
 
     def _read_page(self, number: int) -> bytes:
         size = min(PAGE, self._size - number * PAGE)
-        send(self._connection, wire.READ, wire.RANGE.pack(number * PAGE, size))
+        send(self._connection, READ, RANGE.pack(number * PAGE, size))
         kind, page = receive(self._connection)
-        if kind != wire.BYTES or len(page) != size:
+        if kind != BYTES or len(page) != size:
             raise OSError("the container cannot be read")
         return page
 
 
 def send(connection: socket.socket, kind: bytes, payload: bytes | bytearray | memoryview) -> None:
-    connection.sendall(wire.HEADER.pack(kind, len(payload)))
+    connection.sendall(HEADER.pack(kind, len(payload)))
     connection.sendall(payload)
 
 
 def receive(connection: socket.socket) -> tuple[bytes, bytes]:
     """Return kind and payload of the next message. Raises EOFError if the other side has closed the socket."""
-    header = connection.recv(wire.HEADER.size, socket.MSG_WAITALL)
-    if len(header) < wire.HEADER.size:
+    header = connection.recv(HEADER.size, socket.MSG_WAITALL)
+    if len(header) < HEADER.size:
         raise EOFError
-    kind, size = wire.HEADER.unpack(header)
+    kind, size = HEADER.unpack(header)
     return kind, connection.recv(size, socket.MSG_WAITALL)  # short at the end: the next call raises EOFError
 
 
@@ -103,18 +129,18 @@ def main() -> None:
     gc.freeze()  # or collecting in a worker copies the pages that it shares with this process
     workers: dict[int, int] = {}
     while True:
-        command, descriptors, _, _ = socket.recv_fds(control, wire.COMMAND.size, 1)
-        if len(command) != wire.COMMAND.size:
+        command, descriptors, _, _ = socket.recv_fds(control, COMMAND.size, 1)
+        if len(command) != COMMAND.size:
             return
-        kind, number, size, memory = wire.COMMAND.unpack(command)
+        kind, number, size, memory = COMMAND.unpack(command)
         for descriptor in descriptors:
             connection = socket.socket(fileno=descriptor)
-            if kind == wire.START:
+            if kind == START:
                 workers[number] = _start(library, control, connection, size, memory)
             else:
                 status = _end(workers.pop(number, 0))
                 with suppress(OSError):
-                    connection.sendall(wire.STATUS.pack(status))
+                    connection.sendall(STATUS.pack(status))
             connection.close()
 
 
@@ -127,7 +153,7 @@ def _start(library: Any, control: socket.socket, connection: socket.socket, size
         child = os.fork()
     except OSError as error:
         with suppress(OSError):
-            send(connection, wire.NOT_NOW, f"cannot be started: {error.strerror}".encode())
+            send(connection, NOT_NOW, f"cannot be started: {error.strerror}".encode())
         return 0
     if child:
         return child
@@ -137,9 +163,9 @@ def _start(library: Any, control: socket.socket, connection: socket.socket, size
         try:
             confine(parent, memory)
         except OSError as error:
-            send(connection, wire.NOT_NOW, f"cannot be confined: {error.strerror or error}".encode())
+            send(connection, NOT_NOW, f"cannot be confined: {error.strerror or error}".encode())
         else:
-            send(connection, wire.READY, json.dumps([__version__, os.getpid()]).encode())
+            send(connection, READY, json.dumps([__version__, os.getpid()]).encode())
             _serve(library, connection, size, settings.worker_processor + memory // settings.worker_fill)
     except (EOFError, OSError):
         status = 0
@@ -174,18 +200,18 @@ def _serve(library: Any, connection: socket.socket, size: int, seconds: int) -> 
             value, data = handler(json.loads(payload))
             for piece in data:
                 for start in range(0, len(piece), PIECE):
-                    send(connection, wire.DATA, piece[start : start + PIECE])
-            kind, answer = wire.ANSWER, json.dumps(value, ensure_ascii=False).encode()
-            if len(answer) > wire.LARGEST_ANSWER:
-                kind, answer = wire.ERROR, b"its description is too long"
+                    send(connection, DATA, piece[start : start + PIECE])
+            kind, answer = ANSWER, json.dumps(value, ensure_ascii=False).encode()
+            if len(answer) > LARGEST_ANSWER:
+                kind, answer = ERROR, b"its description is too long"
         except MemoryError:
-            kind, answer = wire.ERROR, b"reading it takes more memory than a worker may have"
+            kind, answer = ERROR, b"reading it takes more memory than a worker may have"
         except EOFError:
             raise
         except Exception as error:
             text = " ".join(str(error).split()) or type(error).__name__
             # An error with a number of the system is one of the machine: a worker makes no such calls for a container.
             is_passing = isinstance(error, ImportError) or getattr(error, "errno", None) in _MACHINE
-            kind = wire.NOT_NOW if is_passing else wire.ERROR
-            answer = text.encode("utf-8", "replace")[: wire.LARGEST_ERROR]
+            kind = NOT_NOW if is_passing else ERROR
+            answer = text.encode("utf-8", "replace")[: LARGEST_ERROR]
         send(connection, kind, answer)

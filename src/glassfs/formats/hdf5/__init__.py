@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from functools import lru_cache, partial
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -65,10 +66,6 @@ ATTRIBUTES = b"attributes"
 _SUFFIXES: dict[type[Content], bytes] = {
     Null: b".null", Array: b".npy", Text: b".txt", Document: b".json", Records: b".jsonl", Blob: b".bin",
 }
-
-
-def recognises(head: Head) -> bool:
-    return _start(head) is not None
 
 
 def open_hdf5(opening: Opening) -> Container:
@@ -133,18 +130,19 @@ class Ancestor(NamedTuple):
     is_shared: bool
 
 
+@dataclass
 class GroupListing:
     """Makes contents of the objects in one container."""
 
-    def __init__(
-        self, opening: Opening, answers: WorkerAnswers, others: OtherFiles, top: Path = (), remembered: int = PIECE,
-    ) -> None:
-        self._opening = opening
-        self._answers = answers
-        self._others = others
+    _opening: Opening
+    _answers: WorkerAnswers
+    _others: OtherFiles
+    _top: Path = ()
+    """The group, or dataset, below which all is that the caller shows."""
+    remembered: InitVar[int] = PIECE
+
+    def __post_init__(self, remembered: int) -> None:
         self._other_answers: dict[bytes, WorkerAnswers] = {}
-        self._top = top
-        """The group, or dataset, below which all is that the caller shows."""
         self._recent: LRU[Path, list[Object]] = LRU(remembered)
         """What was listed last. It belongs to the container, counts in its memory, and is dropped with it."""
         self._attributes: LRU[Path, tuple[frozenset[str] | None, dict[str, Any]]] = LRU(PIECE)
@@ -204,8 +202,7 @@ class GroupListing:
 
     def find(self, target: bytes) -> Object:
         """Return the object at a path of hard links. Raises Damaged."""
-        answer = self._answers.described({"do": "describe", "path": as_text(_parts(target))})
-        return description.described(answer)
+        return description.described(self._answers.described({"do": "describe", "path": as_text(_parts(target))}))
 
     def objects(self, path: Path) -> Iterator[Object]:
         """Yield what is in a group. Raises Damaged."""
@@ -217,7 +214,9 @@ class GroupListing:
         first, count = 0, 1
         while first < count:
             work.check()
-            count, objects = self._some_objects(path, first)
+            request = {"do": "list", "path": as_text(path), "first": first, "count": AT_ONCE}
+            count, objects, inner = description.listed(self._described(request))
+            self._remember([*inner, (path, objects)] if len(objects) == count else inner)
             if not objects:
                 return
             yield from objects
@@ -244,13 +243,6 @@ class GroupListing:
             if weight <= PIECE // 2:
                 self._recent.put(path, objects, weight)
 
-    def _some_objects(self, path: Path, first: int) -> tuple[int, list[Object]]:
-        """Return the number of objects in a group and some of them, and remember those of small groups."""
-        request = {"do": "list", "path": as_text(path), "first": first, "count": AT_ONCE}
-        count, objects, inner = description.listed(self._described(request))
-        self._remember([*inner, (path, objects)] if len(objects) == count else inner)
-        return count, objects
-
     def attributes(self, path: Path) -> Any:
         """Return the attributes of an object, untrusted JSON. Raises Damaged."""
         request = {"do": "attributes", "path": as_text(path)}
@@ -276,8 +268,7 @@ class GroupListing:
         """Yield the tables that groups in a group are."""
         for one in self.objects(path):
             if one.meaning:
-                place = (*path, one.name)
-                group = FrameGroup(self.asked, self.objects, self.attributes, place)
+                group = FrameGroup(self.asked, self.objects, self.attributes, (*path, one.name))
                 yield from _shown(one.name, frames.members(group, one.meaning), "table: ")
 
     def _members(self, path: Path, above: tuple[Ancestor, ...], attributes: int) -> Iterator[Member]:
@@ -411,8 +402,8 @@ class ArrayListing(GroupListing):
     A listing is for one walk. Objects with several names have the first one; other links are not followed.
     """
 
-    def __init__(self, *words: Any) -> None:
-        super().__init__(*words)
+    def __post_init__(self, remembered: int) -> None:
+        super().__post_init__(remembered)
         self._seen: set[int] = set()
         """The addresses of objects with several names that were listed."""
         self._allowance = self._opening.allowance.part()
@@ -432,8 +423,7 @@ class ArrayListing(GroupListing):
             yield Member((name,), self._subgroup(described, path, above))
         elif found is not None and not found.is_null:
             hidden = dataset.why_hidden(found)
-            made = dataset.plain(self.asked(path), found) if not hidden else Omitted(name, hidden)
-            yield Member((name,), made)
+            yield Member((name,), dataset.plain(self.asked(path), found) if not hidden else Omitted(name, hidden))
         elif described.kind == "damaged":
             raise self._opening.source.damage(described.reason)
 
@@ -452,4 +442,4 @@ def _parts(target: bytes) -> Path:
     return tuple(part for part in target.split(b"/") if part not in (b"", b"."))
 
 
-FORMAT = Format("hdf5", recognises, open_hdf5, is_slow=is_slow, missing=missing)
+FORMAT = Format("hdf5", lambda head: _start(head) is not None, open_hdf5, is_slow=is_slow, missing=missing)

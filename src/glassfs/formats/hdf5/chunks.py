@@ -10,6 +10,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from math import prod
@@ -43,11 +44,11 @@ class StoredChunk(NamedTuple):
     mask: int
 
 
+@dataclass
 class ChunkIndex:
-    """The stored chunks of a dataset by number, a RECORD each in ``data``. Numbers must rise."""
+    """The stored chunks of a dataset by number, a RECORD each. Numbers must rise."""
 
-    def __init__(self, data: Rendered) -> None:
-        self._data = data
+    _data: Rendered
 
     def find(self, first: int, count: int) -> list[StoredChunk | None]:
         """Return ``count`` chunks from number ``first`` on, None for those that are not stored. Raises Damaged."""

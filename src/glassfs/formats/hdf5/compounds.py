@@ -13,14 +13,16 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
-from glassfs.content import Array, Column, Data, Gathered, Zeros, dtypes, texts
+from glassfs.content import Array, Column, Data, Gathered, Zeros, dtypes
 from glassfs.content.allowance import OBJECT
-from glassfs.content.columns import ColumnBlocks
+from glassfs.content.rows import TextRows, coded, padded
+from glassfs.content.table import ColumnBlocks
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import elements
 from glassfs.formats.hdf5.description import Field, ValueType
 from glassfs.formats.hdf5.elements import DatasetRequests
 from glassfs.lazy import np
+from glassfs.names import raw
 
 Convert = Callable[[bytes], bytes]
 
@@ -131,9 +133,9 @@ class Structures:
                 below = Structures(inner, found, self._rows * prod(inner.dims))
                 yield from below.columns(asked, rows, inner, f"{name}.", dims + inner.dims, path)
             elif inner.shown:
-                yield column(_key(name), inner, found, (rows, *dims, *inner.dims))
+                yield column(raw(name), inner, found, (rows, *dims, *inner.dims))
             else:
-                yield _asked_column(_key(name), asked, rows, inner, path)
+                yield _asked_column(raw(name), asked, rows, inner, path)
 
 
 def _transposed(data: Data, sizes: list[int], first: int, count: int) -> bytes:
@@ -144,17 +146,13 @@ def _transposed(data: Data, sizes: list[int], first: int, count: int) -> bytes:
     return b"".join([np.ndarray((count,), f"V{size}", raw, offset, stride).tobytes() for size, offset in fields])
 
 
-def _key(name: str) -> bytes:
-    return name.encode("utf-8", "surrogateescape")
-
-
 def column(key: bytes, kind: ValueType, data: Data, shape: tuple[int, ...], missing: bytes = b"") -> Column:
     """Return the column of values of a fixed size: texts as texts, None where they are ``missing``; of an enumeration
     the names.
     """
     if kind.name == "text":
         size = int(kind.shown[2:])
-        made = partial(texts.padded, width=size, padding=kind.padding, missing=missing)
+        made = partial(padded, width=size, padding=kind.padding, missing=missing)
         return _text_column(key, data, shape, size, made)
     if kind.names:
         names = {value: name for name, value in kind.names}
@@ -162,14 +160,14 @@ def column(key: bytes, kind: ValueType, data: Data, shape: tuple[int, ...], miss
     return Column(key, Array(key, data, kind.shown, shape))
 
 
-def _named(names: dict[int, str], dtype: str, raw: bytes) -> texts.TextRows:
+def _named(names: dict[int, str], dtype: str, raw: bytes) -> TextRows:
     """Return the names of values of an enumeration; a value without a name is its digits."""
     numbers, places = np.unique(np.frombuffer(raw, dtype), return_inverse=True)
-    return texts.coded(places, [names.get(number, str(number)) for number in numbers.tolist()])
+    return coded(places, [names.get(number, str(number)) for number in numbers.tolist()])
 
 
 def _text_column(
-    key: bytes, data: Data, shape: tuple[int, ...], size: int, made: Callable[[bytes], texts.TextRows],
+    key: bytes, data: Data, shape: tuple[int, ...], size: int, made: Callable[[bytes], TextRows],
 ) -> Column:
     """Return a column of texts, or of lists of them, that are made of values of ``size`` bytes."""
     rows, count = shape[0], prod(shape[1:])

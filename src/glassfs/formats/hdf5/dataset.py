@@ -1,8 +1,9 @@
-"""Datasets as contents (§4 to §6). Making one reads nothing; data that cannot be read raise Damaged. Any thread."""
+"""Datasets as contents (§4 to §6, §9). Making one reads nothing; data that cannot be read raise Damaged. Any thread."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -14,23 +15,29 @@ from glassfs.content import (
     Converted,
     Data,
     Document,
+    EncodedImage,
     Extent,
     Member,
     Null,
     Rendered,
+    Series,
+    Slice,
     Table,
     Text,
     Unreadable,
+    Video,
     Zeros,
     booleans,
+    images,
 )
-from glassfs.errors import LeftOut, NotInstalled, TooLarge
-from glassfs.formats.hdf5 import compounds, elements, filters, images
+from glassfs.errors import LASTING, Damaged, GlassfsError, LeftOut, NotInstalled, Passing, TooLarge
+from glassfs.formats.hdf5 import compounds, elements, filters
 from glassfs.formats.hdf5.chunks import RECORD, Chunked, ChunkIndex, filled, in_slabs, place_of
 from glassfs.formats.hdf5.compounds import Convert, Structures
 from glassfs.formats.hdf5.description import Dataset
 from glassfs.formats.hdf5.elements import MOST_TEXTS, DatasetRequests, LibraryGrid
 from glassfs.lazy import np
+from glassfs.once import once
 from glassfs.sizes import PIECE
 
 LARGEST_BY_LIBRARY = 160 << 20
@@ -106,8 +113,7 @@ def plain(asked: DatasetRequests, dataset: Dataset) -> Content:
     else:
         reason = "omitted: its values are of variable length or in other datasets"
         data = Unreadable(max(1, dataset.stored), LeftOut(reason, asked.source.name))
-    facts = {"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])}
-    return Blob(asked.path[-1], data, facts=facts | stored)
+    return Blob(asked.path[-1], data, facts={"dtype": kind.text, "shape": str([*dataset.shape, *kind.dims])} | stored)
 
 
 def _structures(asked: DatasetRequests, dataset: Dataset) -> Array:
@@ -154,8 +160,7 @@ def _array(asked: DatasetRequests, dataset: Dataset) -> Array:
     shape = dataset.shape + kind.dims
     facts = {"readable": "false"} if _missing_filter(asked, dataset) else None
     modality = "rgb" if dataset.is_image else None
-    data = array_data(asked, dataset)
-    return Array(asked.path[-1], data, kind.shown, shape, kind.text, modality, facts=facts)
+    return Array(asked.path[-1], array_data(asked, dataset), kind.shown, shape, kind.text, modality, facts=facts)
 
 
 def array_data(asked: DatasetRequests, dataset: Dataset) -> Data:
@@ -200,7 +205,8 @@ def _raw_data(asked: DatasetRequests, dataset: Dataset) -> Data:
             return Unreadable(size, asked.source.damage(reason))
         return Extent(asked.source, dataset.offset, dataset.stored)
     # A stored chunk takes eight bytes or more in the index of the file.
-    most = min(dataset.most_chunks, asked.source.size // 8) * RECORD.size
+    chunks = prod(-(-length // step) for length, step in zip(dataset.shape, dataset.chunks, strict=True))
+    most = min(chunks, asked.source.size // 8) * RECORD.size
     index = ChunkIndex(Rendered(
         asked.cache, asked.key("chunks"), lambda: asked.answers.chunks(asked.path),
         cost=2 * min(most, asked.allowance.size),
@@ -218,8 +224,7 @@ def _decoded_by_library(asked: DatasetRequests, dataset: Dataset, size: int) -> 
     largest = LARGEST_BY_LIBRARY // 3 if dataset.filters and is_known else LARGEST_BY_LIBRARY
     if prod(chunks) * max(dataset.size, dataset.item) > largest:
         why = ": a larger cache_size allows more" if is_known else " that only the library decodes"
-        reason = f"has chunks of more than {largest >> 20} MiB{why}"
-        return Unreadable(size, TooLarge(reason, asked.source.name))
+        return Unreadable(size, TooLarge(f"has chunks of more than {largest >> 20} MiB{why}", asked.source.name))
     return LibraryGrid(asked, dataset.shape, chunks, dataset.item, dtype)
 
 
@@ -250,18 +255,18 @@ def _frames(asked: DatasetRequests, dataset: Dataset) -> list[Member]:
         return []
     if kind.name == "number":
         array = _array(asked, dataset)
-        return list(images.of_array(array)) or [Member((array.key,), array)]
+        return list(of_array(array)) or [Member((array.key,), array)]
     if not dataset.elements or len(shape) > 1:
         return []
     if kind.base is not None:
         is_bytes = kind.base.shown == "|u1" and not kind.base.dims and shape
         rows = Array(asked.path[-1], Zeros(0), "|u1", ())
-        return list(images.of_rows(rows, dataset.elements, _runs(asked, dataset).row)) if is_bytes else []
-    is_fixed = kind.name in ("text", "bytes") and dataset.size >= images.SHORTEST
+        return list(of_rows(rows, dataset.elements, _runs(asked, dataset).row)) if is_bytes else []
+    is_fixed = kind.name in ("text", "bytes") and dataset.size >= SHORTEST
     if not is_fixed or not filters.are_known(dataset.filters):
         return []
     data = _stored_data(asked, dataset, None, dataset.size)
-    return list(images.of_array(Array(asked.path[-1], data, "|u1", (*shape, dataset.size))))
+    return list(of_array(Array(asked.path[-1], data, "|u1", (*shape, dataset.size))))
 
 
 def _runs(asked: DatasetRequests, dataset: Dataset) -> elements.VariableRows:
@@ -281,17 +286,101 @@ def _text(asked: DatasetRequests, dataset: Dataset) -> Content:
         return Text(name, Rendered(asked.cache, asked.key("text"), text))
     if (len(shape) == 1 and not kind.dims) or count > MOST_TEXTS:
         return elements.lines(name, asked, count, kind)
-    return Document(name, lambda: _nested(elements.documents(asked, 0, count), list(shape)) if count else [])
+
+    def nested() -> Any:  # lists in lists, that of no axis as itself
+        return np.fromiter(elements.documents(asked, 0, count), object, count).reshape(shape).tolist()
+
+    return Document(name, nested if count else list)
 
 
-def _nested(values: list[Any], shape: list[int]) -> Any:
-    """Return values as lists in lists, that of no axis as itself."""
-    if not shape:
-        return values[0]
-    while len(shape) > 1:
-        length = shape.pop()
-        values = [values[start : start + length] for start in range(0, len(values), length)]
-    return values
+# Rows of bytes, and single values, that are JPEG or PNG images, maybe with zeros behind them (§9).
+
+SHORTEST = 64
+"""Bytes of a row that may be an image."""
+LONGEST = images.MOST_BYTES
+_SIGNATURES = ((b"\xff\xd8\xff", "jpeg"), (b"\x89PNG\r\n\x1a\n", "png"))
+_BEGINNING = max(len(signature) for signature, _ in _SIGNATURES)
+
+
+class _Trimmed(Data):
+    """A row without the zeros at its end. The first use of its size reads it."""
+
+    def __init__(self, row: Data) -> None:
+        self._row = row
+
+    @property
+    def is_sized(self) -> bool:
+        return "size" in self.__dict__
+
+    @once
+    def size(self) -> int:
+        return len(self._row.whole().rstrip(b"\0"))
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        self._row.read_into(buffer, offset)
+
+
+def of_array(array: Array) -> Iterator[Member]:
+    """Yield the image that an array of bytes is, or frames and video if its rows are images; nothing for others."""
+    shape = array.known_shape
+    if array.dtype != "|u1" or not shape or len(shape) > 2 or 0 in shape or not SHORTEST <= shape[-1] <= LONGEST:
+        return
+    if len(shape) == 1:
+        found = _described(array.data)
+        if found is not None:
+            yield Member((array.key,), EncodedImage(array.key, _Trimmed(array.data), found[0]))
+        return
+    length = shape[1]
+    yield from of_rows(array, shape[0], lambda number: Slice(array.data, number * length, length), _Trimmed)
+
+
+def of_rows(
+    array: Array, count: int, row: Callable[[int], Data], image: Callable[[Data], Data] = lambda data: data,
+) -> Iterator[Member]:
+    """Yield frames and video if the rows of an array are images, nothing for others; ``image`` makes one of a row.
+
+    Empty rows and rows of zeros are frames that the camera missed; the first other row decides, which is read if it
+    begins like an image.
+    """
+    is_missing = partial(_is_missing, row)
+    # The first frames may be missing. One row among the first ones has to be an image for the array to be a video.
+    first = next((number for number in range(min(count, 16)) if not is_missing(number)), 0)
+    try:
+        found = _described(row(first))
+    except LASTING:
+        return
+    if found is None:
+        return
+    media, width, height = found
+
+    def frame(number: int) -> EncodedImage:
+        return EncodedImage(array.key, image(row(number)), media)
+
+    yield Member((array.key,), Series(array.key, range(count), frame, 6))
+    yield Member((array.key,), Video(array.key, count, array.fps, width, height, frame, is_missing=is_missing))
+
+
+def _described(data: Data) -> tuple[str, int, int] | None:
+    """Return media, width and height of an image, None if the bytes are none or cannot be read."""
+    try:
+        beginning = data.read(0, _BEGINNING) if SHORTEST <= data.size <= LONGEST else b""
+        for signature, media in _SIGNATURES:
+            if beginning.startswith(signature):
+                return (media, *images.opened(bytes(data.whole()).rstrip(b"\0"), media).size)
+        return None
+    except Passing:
+        raise
+    except GlassfsError:
+        return None
+
+
+def _is_missing(row: Callable[[int], Data], number: int) -> bool:
+    """Return whether a row begins with zeros, as no image does. One that cannot be read is not missing."""
+    try:
+        data = row(number)
+        return not any(data.read(0, min(_BEGINNING, data.size)))
+    except Damaged:
+        return False
 
 
 # Variables of MATLAB, whose attributes say what they are (§13).
@@ -314,20 +403,16 @@ def _of_matlab(asked: DatasetRequests, dataset: Dataset) -> Content | None:
     """Return a text, or the empty value for which a dataset stands; None for others."""
     name = asked.path[-1]
     if not dataset.empty:
-        if not _is_characters(dataset):
+        size = dataset.elements * dataset.item
+        is_text = dataset.matlab == "char" and dataset.kind.shown in _CHARACTERS and len(dataset.shape) == 2
+        if not is_text or size > 8 * PIECE:
             return None
-        cost = 8 * dataset.elements * dataset.item
-        return Text(name, Rendered(asked.cache, asked.key("text"), lambda: _lines(asked, dataset), cost=cost))
+        return Text(name, Rendered(asked.cache, asked.key("text"), lambda: _lines(asked, dataset), cost=8 * size))
     if dataset.matlab == "char":
         return Text(name, Zeros(0))
     dtype = _TYPES.get(dataset.matlab)
     # MATLAB has the axes in the other order than the file.
     return Array(name, Zeros(0), dtype, dataset.empty[::-1]) if dtype else Document(name, list)
-
-
-def _is_characters(dataset: Dataset) -> bool:
-    is_text = dataset.matlab == "char" and dataset.kind.shown in _CHARACTERS and len(dataset.shape) == 2
-    return is_text and dataset.elements * dataset.item <= 8 * PIECE
 
 
 def _lines(asked: DatasetRequests, dataset: Dataset) -> bytes:

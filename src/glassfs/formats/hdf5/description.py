@@ -108,11 +108,6 @@ class Dataset(NamedTuple):
         return prod(self.shape)
 
     @property
-    def most_chunks(self) -> int:
-        """The number of chunks if all are stored."""
-        return prod(-(-length // step) for length, step in zip(self.shape, self.chunks, strict=True))
-
-    @property
     def item(self) -> int:
         """Bytes of an element as it is shown."""
         return self.kind.item if self.kind.shown or self.kind.name == "compound" else self.size
@@ -216,12 +211,6 @@ def _bytes(value: Any) -> bytes:
     return str(value).encode("latin-1")
 
 
-@_checking
-def described(entry: Any) -> Object:
-    """Return an object as the worker described it."""
-    return _object(entry)
-
-
 def _object(entry: Any, types: Sequence[ValueType] = ()) -> Object:
     """Return an object. The types of datasets may be numbers of these."""
     kind, name = str(entry["kind"]), _bytes(entry.get("name", ""))
@@ -236,21 +225,19 @@ def _object(entry: Any, types: Sequence[ValueType] = ()) -> Object:
     )
 
 
+described = _checking(_object)
+"""Returns an object as the worker described it."""
+
+
 def _dataset(entry: Any, types: Sequence[ValueType] = ()) -> Dataset:
-    kind, offset = entry["type"], entry.get("offset")
-    dataset = Dataset(
-        types[kind] if isinstance(kind, int) else _kind(kind), _integers(entry["shape"]),
-        _integer(entry["size"], 1 << 32), _integer(entry["stored"]), None if offset is None else _integer(offset),
-    )
-    return _unusual(entry, dataset) if "layout" in entry else dataset
-
-
-def _unusual(entry: Any, dataset: Dataset) -> Dataset:
-    kind, matlab, chunks = dataset.kind, str(entry.get("matlab", "")), _integers(entry.get("chunks", []))
+    kind, offset, matlab = entry["type"], entry.get("offset"), str(entry.get("matlab", ""))
+    kind, chunks = types[kind] if isinstance(kind, int) else _kind(kind), _integers(entry.get("chunks", []))
     if matlab == "logical" and kind.shown == "|u1":
         kind = kind._replace(shown="|b1", text="|b1")
     dataset = Dataset(
-        kind, *dataset[1:5], str(entry["layout"]), bool(entry["null"]), chunks,
+        kind, _integers(entry["shape"]), _integer(entry["size"], 1 << 32), _integer(entry["stored"]),
+        None if offset is None else _integer(offset), str(entry.get("layout", "contiguous")),
+        bool(entry.get("null")), chunks,
         tuple(map(_filter, entry.get("filters", []))), b64decode(entry.get("fill", ""), validate=True),
         bool(entry.get("image")), matlab, _integers(entry.get("empty", [])),
     )

@@ -12,6 +12,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.abc import SourceLoader
 from importlib.util import find_spec
@@ -128,7 +129,7 @@ class LibraryGrid(Grid):
     """
 
     def __init__(self, asked: DatasetRequests, shape: Shape, chunks: Shape, item: int, dtype: object) -> None:
-        steps = together(shape, chunks, item, asked.cache.budget // 8)
+        steps = together(shape, chunks, item, min(asked.cache.budget // 8, 8 * PIECE))
         super().__init__(asked.cache, (*shape, item), (*steps, item))
         self._asked, self._dtype = asked, dtype
 
@@ -164,8 +165,7 @@ def together(shape: Shape, chunks: Shape, item: int, most: int) -> Shape:
     for axis in range(len(shape)):
         found[axis] = max(1, min(found[axis], most // (prod(found[axis + 1 :]) * item)))
     for axis in reversed(range(len(shape))):
-        times = min(-(-shape[axis] // found[axis]), PIECE // (prod(found) * item))
-        found[axis] *= max(1, times)
+        found[axis] *= max(1, min(-(-shape[axis] // found[axis]), PIECE // (prod(found) * item)))
         if found[axis] < shape[axis]:
             break
     return tuple(found)
@@ -219,15 +219,16 @@ def records(
     return Records(key, blocks, made, "" if dtype else type_name, lambda number: cost, dtype)
 
 
+@dataclass
 class VariableRows:
     """Rows of variable length: their values one after another, and where each begins. A value has ``item`` bytes."""
 
-    def __init__(self, asked: DatasetRequests, rows: int, dtype: str, item: int) -> None:
-        self._asked = asked
-        self._rows = rows
-        self._dtype, self._item = dtype, item
-        self._firsts: list[int] = []
-        """The first row of each block of values, and the number of rows."""
+    _asked: DatasetRequests
+    _rows: int
+    _dtype: str
+    _item: int
+    _firsts: Sequence[int] = ()
+    """The first row of each block of values, and the number of rows."""
 
     def offsets(self) -> Data:
         """Return ``rows + 1`` rising 64-bit integers, which take a pass over all rows."""

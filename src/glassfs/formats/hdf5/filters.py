@@ -75,14 +75,6 @@ def _demand(given: int, size: int) -> None:
         raise Damaged(f"a chunk has {has} bytes, but its shape needs {size}")
 
 
-def _planes(used: Filter, size: int) -> tuple[int, int]:
-    """Return item size and number of the whole items that were shuffled; of one item if nothing was changed."""
-    item = used.values[0] if used.values else 0
-    if not 0 < item <= max(1, size):
-        raise Damaged(f"a shuffle of items of {item} bytes cannot be undone")
-    return (1, 1) if item == 1 else (item, size // item)
-
-
 def _unlz4(data: Bytes, used: Filter, size: int) -> Bytes:
     """Undo a sequence of blocks: sizes of all and of a block, and before each its stored size, all big-endian."""
     whole, most = int.from_bytes(data[:8], "big"), int.from_bytes(data[8:12], "big")
@@ -113,7 +105,10 @@ def _unshuffle(data: Bytes, used: Filter, size: int) -> Bytes:
 
 def _unshuffle_into(raw: memoryview, data: Bytes, used: Filter) -> None:
     """Fill ``raw`` with what was shuffled to ``data``, which has as many bytes."""
-    item, count = _planes(used, len(data))
+    item = used.values[0] if used.values else 0
+    if not 0 < item <= len(data):
+        raise Damaged(f"a shuffle of items of {item} bytes cannot be undone")
+    count = len(data) // item
     # NumPy transposes byte by byte. For the usual sizes of items, copying one plane at a time is several times as fast.
     planes = np.frombuffer(data, np.uint8, count * item).reshape(item, count)
     items = np.frombuffer(raw, np.uint8, count * item).reshape(count, item)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import prod
@@ -28,8 +29,7 @@ from glassfs.content import (
     Zeros,
 )
 from glassfs.content.allowance import OBJECT
-from glassfs.content.rows import array_rows, values
-from glassfs.content.texts import coded
+from glassfs.content.rows import array_rows, coded, values
 from glassfs.errors import Damaged
 from glassfs.formats.hdf5 import compounds, dataset, elements
 from glassfs.formats.hdf5.description import Dataset, Object, ValueType
@@ -339,8 +339,7 @@ def _fixed(group: FrameGroup) -> Planned:
             column for name in blocks if name not in hidden
             for column in _block_columns(group, name, rows, facts.get("name"))
         ]
-        order = (group.names(b"axis0") or []) if is_frame and found else []
-        chosen, others = _taken(found, order)
+        chosen, others = _taken(found, (group.names(b"axis0") or []) if is_frame and found else [])
         index = index or [_index(group, _key(axis), rows)]
         return [*(one for one in index if one is not None), *chosen, *others]
 
@@ -410,46 +409,37 @@ def unpickled(attribute: Any) -> Any:
     # Bytes that are not UTF-8 are escapes in attributes; pickles write no backslash in another way than ``\\u005c``.
     raw = _ESCAPED.sub(lambda found: bytes.fromhex(found[1].decode()), attribute.encode())
     levels: list[list[Any]] = [[]]  # the stack, on which each mark begins a list
-    known: dict[int, Any] = {}
-    try:
+    known: dict[Any, Any] = {}
+    with suppress(LookupError, ValueError, TypeError, AttributeError):  # of a step that it cannot have
         for step, argument, _ in genops(raw):
-            if step.code == ".":
-                return levels[0][0] if len(levels) == len(levels[0]) == 1 else None
-            _step(levels, known, step.code, argument)
-    except (LookupError, ValueError, TypeError, AttributeError):
-        pass
+            code, stack = step.code, levels[-1]
+            if code == ".":
+                return stack[0] if len(levels) == len(stack) == 1 else None
+            if code in "VFI":
+                stack.append(argument)
+            elif code == "p":
+                known[argument] = stack[-1]
+            elif code == "g":
+                # Whatever may be repeated multiplies: only names are, and no long ones.
+                if known[argument] is not None and len(known[argument].encode()) > 1000:
+                    return None
+                stack.append(known[argument])
+            elif code in "Nc":
+                stack.append(None)
+            elif code == "(" and len(levels) <= 100:  # Python ends with the hash of a tuple that is nested too deep
+                levels.append([])
+            elif code in "ldt":
+                inner = levels.pop()
+                pairs = zip(inner[::2], inner[1::2], strict=True) if code == "d" else ()
+                levels[-1].append(dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner)
+            elif code == "R":
+                stack[-1] = next((one for one in stack.pop()[:1] if isinstance(one, str)), "")
+            elif code == "a":
+                value = stack.pop()
+                stack[-1].append(value)
+            elif code == "s":
+                value, key = stack.pop(), stack.pop()
+                stack[-1][key] = value
+            else:
+                return None
     return None
-
-
-def _step(levels: list[list[Any]], known: dict[int, Any], code: str, argument: Any) -> None:
-    """Do one step of a pickle. Raises LookupError, ValueError, TypeError or AttributeError if it cannot be one."""
-    stack = levels[-1]
-    if code in "VFI":
-        stack.append(argument)
-    elif code == "p":
-        known[argument] = stack[-1]
-    elif code == "g":
-        # Whatever may be repeated multiplies: only names are, and no long ones.
-        if known[argument] is not None and len(known[argument].encode()) > 1000:
-            raise ValueError
-        stack.append(known[argument])
-    elif code in "Nc":
-        stack.append(None)
-    elif code == "(":
-        if len(levels) > 100:  # Python ends with the hash of a tuple that is nested too deep
-            raise ValueError
-        levels.append([])
-    elif code in "ldt":
-        inner = levels.pop()
-        pairs = zip(inner[::2], inner[1::2], strict=True) if code == "d" else ()
-        levels[-1].append(dict(pairs) if code == "d" else tuple(inner) if code == "t" else inner)
-    elif code == "R":
-        stack[-1] = next((one for one in stack.pop()[:1] if isinstance(one, str)), "")
-    elif code == "a":
-        value = stack.pop()
-        stack[-1].append(value)
-    elif code == "s":
-        value, key = stack.pop(), stack.pop()
-        stack[-1][key] = value
-    else:
-        raise ValueError

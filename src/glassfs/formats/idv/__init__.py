@@ -42,7 +42,7 @@ from glassfs.content.summary import INTEGER
 from glassfs.content.table import WIDEST
 from glassfs.errors import Damaged, Refused, TooLarge
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, Blocks, located
-from glassfs.formats.idv.columns import ColumnValues, Indices, row_ends, text_rows, text_slots
+from glassfs.formats.idv.columns import ColumnValues, row_ends, text_rows, text_slots
 from glassfs.formats.idv.runs import DENSE_SLOTS, INT32, Item, Texts, shown
 from glassfs.formats.idv.table import (
     SIGNATURE,
@@ -73,18 +73,14 @@ def open_idv(opening: Opening) -> Container:
     source = opening.source
     header = read_header(source)
     opening.allowance.take(4 * OBJECT * header.columns, "columns")
-    opened = IdvFile(source, opening.cache, opening.allowance, header)
-    end, unreadable, reason = header.toc, 0, ""
+    opened = IdvFile(source, opening.cache, header.tail, opening.allowance, header)
+    end, unreadable = header.toc, 0
     for column in opened.columns():
         fault = opened.layout_fault(column)
         if fault:
             raise Refused(fault, source.name)
-        if column.fault:
-            reason = reason or f"{shown(column.name)}: {column.fault}"
-            unreadable += 1
+        unreadable += column.fault is not None
         end = column.end
-    if unreadable:
-        opening.warn(f"{unreadable} of {header.columns} columns cannot be read, for example {reason}")
     version = version_text(header.version)
     facts = {
         "compatible_version": version_text(header.compatible_version), "rows": header.rows,
@@ -108,8 +104,7 @@ def _summary(opened: IdvFile) -> Summary:
             names.append(column.name.decode("utf-8", "replace"))
         return [{"rows": header.rows, "columns": header.columns, "names": names}]
 
-    records = Records(TABLES.encode(), 1, row, cost=lambda block: PIECE)
-    return summary_of(TABLES, SUMMARY, 1, records)
+    return summary_of(TABLES, SUMMARY, 1, Records(TABLES.encode(), 1, row, cost=lambda block: PIECE))
 
 
 def _members(opened: IdvFile, unreadable: int, toc_size: int) -> Iterator[Member]:
@@ -137,8 +132,8 @@ def _columns(opened: IdvFile) -> Iterator[Member]:
 
 def _meta(opened: IdvFile, toc_size: int) -> Iterator[Member]:
     # The schema may hold many names, kinds and types, all with escapes.
-    allowance = opened.file.allowance.part()
-    cost = PIECE + 32 * OBJECT * opened.header.columns + 12 * toc_size + opened.file.allowance.size // 4
+    allowance = opened.allowance.part()
+    cost = PIECE + 32 * OBJECT * opened.header.columns + 12 * toc_size + opened.allowance.size // 4
     yield Member((b"schema",), Document(b"schema", partial(_schema, opened), cost))
     for column, name in opened.shown():
         try:
@@ -166,7 +161,7 @@ def _value(opened: IdvFile, column: ColumnEntry, name: bytes, entry: MetadataEnt
 
 def _schema(opened: IdvFile) -> dict[str, Any]:
     hidden = {column.number for column, name in opened.shown() if name != column.name}
-    allowance = opened.file.allowance.part()
+    allowance = opened.allowance.part()
     columns = [
         {
             "name": column.name,
@@ -226,7 +221,7 @@ def _elements(blocks: Blocks) -> Iterator[tuple[bytes, Item, Data]]:
     for item in blocks.codec.item.arrays:
         yield b"data" if is_sparse else b"values", item, ColumnValues(blocks, item, is_sparse)
     if is_sparse:
-        yield b"indices", INT32, Indices(blocks)
+        yield b"indices", INT32, ColumnValues(blocks, INT32, is_stored=True, is_index=True)
 
 
 def _table(opened: IdvFile) -> Table:
@@ -248,7 +243,7 @@ def _slot_names(opened: IdvFile, column: ColumnEntry) -> list[str]:
             cost = records.cost(0)
             if records.blocks > 1 or cost > PIECE:
                 raise TooLarge("has slot names that are too long to name columns")
-            with opened.file.cache.reserved(cost):
+            with opened.cache.reserved(cost):
                 return list(records.block(0))
     return []
 
@@ -277,16 +272,13 @@ def faults(opened: IdvFile) -> Iterator[Fault]:
     names = {column.number: name for column, name in opened.shown()}
     for column in opened.columns():
         place = f"columns/{_text(names.get(column.number, column.name))}"
-        if column.fault:
-            if is_damage(column.fault):
-                yield Fault(place, column.fault)
-        else:
+        if not column.fault:  # which the listing says
             yield from islice(_column_faults(opened.blocks(column), place), MOST_FAULTS)
         yield from islice(_metadata_faults(opened, column, f"meta/{place}"), MOST_FAULTS)
 
 
 def _table_faults(opened: IdvFile) -> Iterator[Fault]:
-    source, allowance = opened.source, opened.file.allowance.part()
+    source, allowance = opened.source, opened.allowance.part()
     # Where a table cannot be read, which is reported below, the bytes of its values would count as gaps.
     with suppress(Damaged):
         yield from layout_faults(_layout(opened), source.size, allowance, may_share=True)

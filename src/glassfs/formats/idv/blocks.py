@@ -10,7 +10,6 @@ checked whole before it gives its first value.
 from __future__ import annotations
 
 import struct
-import threading
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Sequence
@@ -20,13 +19,14 @@ from typing import Any, NamedTuple
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.codec import compression
+from glassfs.codec import compression, deflate
 from glassfs.content import Data, Decoded, Extent, Location
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Damaged, GlassfsError
 from glassfs.formats.idv.runs import Block, Codec, Item, ValueRun
 from glassfs.lazy import NDArray, np
 from glassfs.lru import LRU
+from glassfs.once import once
 from glassfs.sizes import PIECE
 from glassfs.source import Source
 
@@ -53,7 +53,7 @@ def located(source: Source, table: int, number: int) -> BlockLocation:
     return BlockLocation(*_ENTRY.unpack(source.read(table + number * ENTRY_SIZE, ENTRY_SIZE)))
 
 
-@dataclass(frozen=True)
+@dataclass
 class BlockSource:
     """What all blocks of a file share. Blocks must end at or before offset ``tail``."""
 
@@ -61,10 +61,10 @@ class BlockSource:
     cache: BlockCache
     tail: int
     allowance: Allowance
-    decoded: LRU[Hashable, Vectors] = field(default_factory=lambda: LRU(8 * PIECE, 32))
+    decoded: LRU[Hashable, Vectors] = field(init=False, default_factory=lambda: LRU(8 * PIECE, 32))
 
 
-@dataclass(eq=False)
+@dataclass
 class Blocks:
     """The blocks of a column, or the single block of a metadata value.
 
@@ -83,8 +83,6 @@ class Blocks:
 
     def __post_init__(self) -> None:
         self.count = -(-self.rows // self.rows_per_block)
-        self._lock = threading.Lock()
-        self._totals: tuple[Sequence[int], Sequence[int]] | None = None
         self._size: int | None = None
 
     def rows_in(self, number: int) -> int:
@@ -92,20 +90,21 @@ class Blocks:
 
     def totals(self, is_stored: bool) -> Sequence[int]:
         """Return running totals of vector elements, or of stored ones. The first call reads all block headers."""
-        with work.holding(self._lock):
-            if self._totals is None:
-                self.file.allowance.part().take(OBJECT * self.count, "the sizes of blocks")
-                elements, stored = array("q", [0]), array("q", [0])
-                for number in range(self.count):
-                    work.check()
-                    vectors = self._open_vectors(number, is_header=True)
-                    # File sizes have 63 bits, and an element has up to 16 bytes.
-                    if max(elements[-1] + vectors.elements, stored[-1] + vectors.stored) > 1 << 58:
-                        raise self._damage("makes the column larger than the largest file", number)
-                    elements.append(elements[-1] + vectors.elements)
-                    stored.append(stored[-1] + vectors.stored)
-                self._totals = elements, stored
         return self._totals[is_stored]
+
+    @once
+    def _totals(self) -> tuple[Sequence[int], Sequence[int]]:
+        self.file.allowance.part().take(OBJECT * self.count, "the sizes of blocks")
+        elements, stored = array("q", [0]), array("q", [0])
+        for number in range(self.count):
+            work.check()
+            vectors = self._open_vectors(number, is_header=True)
+            # File sizes have 63 bits, and an element has up to 16 bytes.
+            if max(elements[-1] + vectors.elements, stored[-1] + vectors.stored) > 1 << 58:
+                raise self._damage("makes the column larger than the largest file", number)
+            elements.append(elements[-1] + vectors.elements)
+            stored.append(stored[-1] + vectors.stored)
+        return elements, stored
 
     def vectors(self, number: int) -> Vectors:
         """Return the values of a block, fully checked. Threads that ask at once may all decode it."""
@@ -172,15 +171,10 @@ class Blocks:
         if self.compression == compression.NONE:
             return extent.size
         if self._size is None:
-            size = 0
             try:
-                for piece in compression.decompress_stream(self.compression, extent.pieces(), (1 << 31) - 1):
-                    size += len(piece)
+                self._size = sum(map(len, deflate.inflated(deflate.inflater(), extent.pieces())))
             except Damaged as error:
-                # The codec reports the end of the stream as an error, as it was asked for more bytes.
-                if size == 0:
-                    raise error.at(self.file.source.name, self.part) from error
-            self._size = size
+                raise error.at(self.file.source.name, self.part) from error
         return self._size
 
     def _damage(self, reason: str, number: int) -> Damaged:
@@ -309,7 +303,7 @@ class Vectors:
         if is_index.any():
             # Of the first row only the last elements may be wanted.
             index = int(indices[rows[0]]) + (int(slots[0]) if is_index[0] else 0)
-            slots[is_index] = self._stored_indices(index, index + int(is_index.sum()))
+            slots[is_index] = self.block.integers(self._indices_at + 4 * index, int(is_index.sum()))
         return slots, starts[rows]
 
     def _check_indices(self) -> None:
@@ -318,7 +312,7 @@ class Vectors:
         last = -1
         for first in range(0, int(indices[-1]), INDICES_AT_ONCE):
             end = min(first + INDICES_AT_ONCE, int(indices[-1]))
-            slots = self._stored_indices(first, end)
+            slots = self.block.integers(self._indices_at + 4 * first, end - first)
             rows = indices.searchsorted(np.arange(first, end), "right") - 1
             # Rows follow one another, so that the elements of the block rise if the indices of each row do.
             elements = starts[rows] + slots
@@ -326,6 +320,3 @@ class Vectors:
             if not is_rising or (slots < 0).any() or (elements >= starts[rows + 1]).any():
                 raise self.block.damage("has a sparse vector whose indices do not rise within its length")
             last = int(elements[-1])
-
-    def _stored_indices(self, first: int, end: int) -> NDArray[Any]:
-        return self.block.integers(self._indices_at + 4 * first, end - first)

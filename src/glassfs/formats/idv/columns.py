@@ -8,6 +8,7 @@ of rows. Each group reports its memory cost, so that callers can reserve it. Any
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any, cast
@@ -16,7 +17,7 @@ from glassfs.content import Data, Location, Made, Parted, Records, Regular, Slic
 from glassfs.content.data import SizedData
 from glassfs.errors import TooLarge
 from glassfs.formats.idv.blocks import Blocks, Vectors
-from glassfs.formats.idv.runs import INT32, Item, Texts
+from glassfs.formats.idv.runs import Item, Texts, ValueRun
 from glassfs.lazy import NDArray, np
 from glassfs.once import once
 from glassfs.sizes import PIECE
@@ -44,60 +45,54 @@ class _Array(SizedData, Made):
         return np.ascontiguousarray(self._give(first, count)).view("u1").data
 
 
+@dataclass(eq=False)
 class ColumnValues(Parted):
-    """Values of a column, one part per block: all elements of vectors, or only the stored ones."""
+    """Values of a column, one part per block: all elements of vectors, or only the stored ones, or the slots of these.
+    """
 
-    def __init__(self, blocks: Blocks, item: Item, is_stored: bool = False) -> None:
-        self._blocks = blocks
-        self._item = item
-        self._is_stored = is_stored
-        self._last = -1
+    blocks: Blocks
+    item: Item
+    is_stored: bool = False
+    is_index: bool = False
+    _last: int = -1
 
     @property
     def is_sized(self) -> bool:
-        return self._blocks.codec.size > 0 and not self._is_stored
+        return self.blocks.codec.size > 0 and not self.is_stored
 
     @property
     def bounds(self) -> Sequence[int]:
-        slots, width = self._blocks.codec.size, self._item.width
+        slots, width = self.blocks.codec.size, self.item.width
         if self.is_sized:
-            return Regular(self._blocks.rows_per_block * slots * width, self._blocks.rows * slots * width)
+            return Regular(self.blocks.rows_per_block * slots * width, self.blocks.rows * slots * width)
         return self._bounds
 
     @once
     def _bounds(self) -> Sequence[int]:
-        return [total * self._item.width for total in self._blocks.totals(self._is_stored)]
+        return [total * self.item.width for total in self.blocks.totals(self.is_stored)]
 
     def _part(self, vectors: Vectors) -> Data:
         """Return the values of a block."""
-        run = vectors.run(self._item)
+        if self.is_index:
+            return _Array(self.item.width, vectors.stored, vectors.indices)
+        run = vectors.run(self.item)
         # Plain values of dense vectors are as in the file: a range of the column is one of the block.
-        if run.is_plain and (self._is_stored or vectors.is_dense):
-            return Slice(run.block.data, run.base, run.total * self._item.width)
-        if self._is_stored:
-            return _Array(self._item.width, vectors.stored, run.values)
-        return _Array(self._item.width, vectors.elements, partial(vectors.spread, run))
+        if type(run) is ValueRun and (self.is_stored or vectors.is_dense):
+            return Slice(run.block.data, run.base, run.total * self.item.width)
+        if self.is_stored:
+            return _Array(self.item.width, vectors.stored, run.values)
+        return _Array(self.item.width, vectors.elements, partial(vectors.spread, run))
 
     def location(self) -> Location | None:
-        return self._blocks.location()
+        return self.blocks.location()
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
         # A large first read is taken for the start of a sequential one, as is a step to the next block.
         if number - self._last == 1 and (self._last >= 0 or len(buffer) >= 64 << 10):
-            self._blocks.ahead(number + 1)
-            self._blocks.ahead(number + 2)
+            self.blocks.ahead(number + 1)
+            self.blocks.ahead(number + 2)
         self._last = number
-        self._part(self._blocks.vectors(number)).read_into(buffer, offset)
-
-
-class Indices(ColumnValues):
-    """The slots of stored elements, as int32."""
-
-    def __init__(self, blocks: Blocks) -> None:
-        super().__init__(blocks, INT32, is_stored=True)
-
-    def _part(self, vectors: Vectors) -> Data:
-        return _Array(INT32.width, vectors.stored, vectors.indices)
+        self._part(self.blocks.vectors(number)).read_into(buffer, offset)
 
 
 def row_ends(blocks: Blocks) -> Data:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassfs.cache import BlockCache
 from glassfs.codec import leb128
@@ -62,8 +62,7 @@ def shown(name: bytes) -> str:
     return repr(name[:80].decode("utf-8", "replace"))
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """The decompressed bytes of a block, readable in any range. Messages name ``source`` and ``part``."""
 
     data: Data
@@ -101,7 +100,6 @@ class ValueRun:
     """``total`` values of one item codec at offset ``base`` of a block. This base class: values shown as stored."""
 
     fill: Any = 0
-    is_plain = True
 
     def __init__(self, item: Item, block: Block, base: int, total: int) -> None:
         block.demand(base + self.stored_size(item, total))
@@ -126,8 +124,6 @@ class ValueRun:
 
 class BitRun(ValueRun):
     """One bit per value, lowest bit first."""
-
-    is_plain = False
 
     @staticmethod
     def stored_size(item: Item, count: int) -> int:
@@ -159,7 +155,6 @@ class Times(ValueRun):
     """Ticks since the year 1, shown as ticks since 1970. The most negative integer is a missing value."""
 
     fill = -EPOCH
-    is_plain = False
 
     def values(self, first: int, count: int) -> NDArray[Any]:
         ticks = self.block.integers(self.base + first * 8, count, "<i8")
@@ -170,14 +165,13 @@ class ZonedTimes(ValueRun):
     """Offsets in minutes followed by local ticks, shown as UTC."""
 
     fill = -EPOCH
-    is_plain = False
 
     @staticmethod
     def stored_size(item: Item, count: int) -> int:
         return count * 10
 
     def values(self, first: int, count: int) -> NDArray[Any]:
-        minutes = self._minutes(first, count).astype(np.int64)
+        minutes = self.block.integers(self.base + 2 * first, count, "<i2").astype(np.int64)
         local = self.block.integers(self.base + 2 * self.total + 8 * first, count, "<i8")
         is_missing = (local == NO_TIME) | (minutes == -(1 << 15))
         if (abs(minutes[~is_missing]) > 840).any():
@@ -187,9 +181,6 @@ class ZonedTimes(ValueRun):
         utc = np.where(is_missing, 0, local) - np.where(is_missing, 0, minutes) * 600_000_000
         return _since_1970(self.block, utc, is_missing)
 
-    def _minutes(self, first: int, count: int) -> NDArray[Any]:
-        return self.block.integers(self.base + 2 * first, count, "<i2")
-
 
 class ZoneOffsets(ZonedTimes):
     """The offsets of zoned times, after the same checks."""
@@ -198,7 +189,7 @@ class ZoneOffsets(ZonedTimes):
 
     def values(self, first: int, count: int) -> NDArray[Any]:
         super().values(first, count)
-        return self._minutes(first, count)
+        return self.block.integers(self.base + 2 * first, count, "<i2")
 
 
 def _since_1970(block: Block, ticks: NDArray[Any], is_missing: NDArray[Any]) -> NDArray[Any]:
@@ -215,7 +206,6 @@ class Texts(ValueRun):
     """
 
     fill = ""
-    is_plain = False
 
     def __init__(self, item: Item, block: Block, base: int, total: int) -> None:
         super().__init__(item, block, base, total)
@@ -282,8 +272,7 @@ class Texts(ValueRun):
 
     def _demand_short(self, units: int) -> None:
         if units > LONGEST_TEXT:
-            reason = f"has texts of more than {LONGEST_TEXT} characters"
-            raise TooLarge(reason, self.block.source, self.block.part)
+            raise TooLarge(f"has texts of more than {LONGEST_TEXT} characters", self.block.source, self.block.part)
 
     def _start_of(self, number: int) -> int:
         """Return where a text begins, or where the last one ends, in UTF-16 units."""
@@ -293,8 +282,7 @@ class Texts(ValueRun):
         """Return the last end. Raises Damaged if ends decrease or a missing text is not empty."""
         last = 0
         for first in range(0, self.total, TEXT_PIECE):
-            count = min(TEXT_PIECE, self.total - first)
-            stored = self.block.integers(self.base + 4 + 4 * first, count, "<u4")
+            stored = self.block.integers(self.base + 4 + 4 * first, min(TEXT_PIECE, self.total - first), "<u4")
             lengths = np.diff((stored & 0x7FFFFFFF).astype(np.int64), prepend=last)
             if (lengths < 0).any() or lengths[stored >> 31 != 0].any():
                 raise self.block.damage("has decreasing text ends, or a missing text that is not empty")
@@ -391,8 +379,7 @@ _ITEMS = {
 _KEY_TYPES = (b"Byte", b"UInt16", b"UInt32", b"UInt64")
 
 
-@dataclass(frozen=True)
-class Codec:
+class Codec(NamedTuple):
     """A column's type: single values (``dimensions`` is None) or vectors, in which dimension 0 is unknown."""
 
     item: Item

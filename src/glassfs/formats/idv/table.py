@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from glassfs.cache import BlockCache
 from glassfs.codec import compression
-from glassfs.content.allowance import Allowance
 from glassfs.errors import Damaged, Refused
-from glassfs.formats.idv import runs
 from glassfs.formats.idv.blocks import ENTRY_SIZE, FIRST_OFFSET, BlockLocation, Blocks, BlockSource, located
-from glassfs.formats.idv.runs import Codec, Item, shown
+from glassfs.formats.idv.runs import Codec, Item, describe, shown, stored_codec, string, varint
 from glassfs.source import Reader, Source
 from glassfs.source.reader import WINDOW
 
@@ -118,13 +116,11 @@ def _header_fault(header: FileHeader, source: Source) -> str | None:
     return None
 
 
-class IdvFile:
+@dataclass
+class IdvFile(BlockSource):
     """An opened file and its caches."""
 
-    def __init__(self, source: Source, cache: BlockCache, allowance: Allowance, header: FileHeader) -> None:
-        self.source = source
-        self.header = header
-        self.file = BlockSource(source, cache, header.tail, allowance)
+    header: FileHeader
 
     def columns(self) -> Iterator[ColumnEntry]:
         """Yield the entries of the table of contents. Raises Damaged."""
@@ -136,10 +132,10 @@ class IdvFile:
 
     def _column(self, reader: Reader, number: int) -> ColumnEntry:
         try:
-            name = runs.string(reader.take)
-            codec_name, parameters = runs.stored_codec(reader.take)
+            name = string(reader.take)
+            codec_name, parameters = stored_codec(reader.take)
             packing = reader.u8()
-            rows_per_block = runs.varint(reader.take) & 0xFFFF_FFFF
+            rows_per_block = varint(reader.take) & 0xFFFF_FFFF
         except Damaged as error:
             raise error.at(self.source.name, reader.what) from error
         lookup, metadata = reader.unpack("<qq")
@@ -153,7 +149,7 @@ class IdvFile:
     def _codec(self, name: bytes, parameters: bytes, packing: int) -> tuple[Codec, str | None]:
         """Return a codec, and why values with it and this compression cannot be read, or None."""
         try:
-            codec = runs.describe(name, parameters)
+            codec = describe(name, parameters)
         except Damaged as error:
             return UNKNOWN, error.reason
         return codec, None if packing in COMPRESSIONS else f"unknown compression: {packing}"
@@ -194,7 +190,7 @@ class IdvFile:
         rows, rows_per_block = self.header.rows, max(1, column.rows_per_block)
         lookup = partial(located, self.source, column.lookup)
         return Blocks(
-            self.file, column.codec, COMPRESSIONS[column.compression], rows, rows_per_block, lookup,
+            self, column.codec, COMPRESSIONS[column.compression], rows, rows_per_block, lookup,
             f"column {shown(column.name)}", (column.number,),
         )
 
@@ -207,7 +203,7 @@ class IdvFile:
         if column.metadata < FIRST_OFFSET:
             raise reader.damage("lies in the header")
         try:
-            count = runs.varint(reader.take)
+            count = varint(reader.take)
             if not 0 < count < (1 << 31) - 1:
                 raise reader.damage(f"declares {count} entries")
             for number in range(count):
@@ -216,12 +212,12 @@ class IdvFile:
             raise error.at(self.source.name, what) from error
 
     def _entry(self, reader: Reader, number: int) -> MetadataEntry:
-        kind = runs.string(reader.take)
+        kind = string(reader.take)
         if not kind:
             raise reader.damage("has an entry without a name")
-        codec_name, parameters = runs.stored_codec(reader.take)
+        codec_name, parameters = stored_codec(reader.take)
         packing, offset = reader.unpack("<Bq")
-        length = runs.varint(reader.take)
+        length = varint(reader.take)
         codec, fault = self._codec(codec_name, parameters, packing)
         entry = MetadataEntry(number, kind, codec, fault, packing, offset, length, reader.position)
         # ML.NET skips values of unknown types, but only if their place is possible.
@@ -239,4 +235,4 @@ class IdvFile:
         stored = BlockLocation(entry.offset, entry.length, None)
         name = f"metadata {shown(entry.kind)} of column {shown(column.name)}"
         key = (column.number, entry.number)
-        return Blocks(self.file, entry.codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: stored, name, key)
+        return Blocks(self, entry.codec, COMPRESSIONS[entry.compression], 1, 1, lambda _: stored, name, key)

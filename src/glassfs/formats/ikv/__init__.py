@@ -57,8 +57,7 @@ def _open_text(opening: Opening) -> Container:
     opening.allowance.part().take(6 * source.size, "the text and its nodes")
     version, root_name, node = text.encode(source.read(0, source.size))
     opening.allowance.take(len(node), "nodes")
-    facts = {"version": version, "form": "text"}
-    return _open_plain(opening, ConvertedText(source, node), root_name, 0, facts)
+    return _open_plain(opening, ConvertedText(source, node), root_name, 0, {"version": version, "form": "text"})
 
 
 def _open_plain(

@@ -9,9 +9,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from glassfs.cache import BlockCache
 from glassfs.codec import leb128
@@ -36,7 +37,20 @@ from glassfs.content import (
 from glassfs.content.allowance import OBJECT, Allowance, held
 from glassfs.errors import Damaged, GlassfsError, TooLarge
 from glassfs.formats.ikv import nodes
-from glassfs.formats.ikv.nodes import DEEPEST, WINDOW, NodeReader, NodeSpan, part, shown
+from glassfs.formats.ikv.nodes import (
+    ARRAY,
+    BOOLEAN,
+    DEEPEST,
+    DOUBLE,
+    INTEGER,
+    NULL,
+    STRING,
+    WINDOW,
+    NodeReader,
+    NodeSpan,
+    part,
+    shown,
+)
 from glassfs.formats.registry import Opening
 from glassfs.lazy import np
 from glassfs.source import Source
@@ -51,22 +65,21 @@ Value = TypeVar("Value")
 _ENTRY = struct.Struct("<BII")
 
 
-class Contents:
+class Contents(NamedTuple):
     """Makes contents of measured nodes in ``source``, which is that of the opening or its text as binary."""
 
-    def __init__(self, source: Source, opening: Opening) -> None:
-        self.source = source
-        self.opening = opening
+    source: Source
+    opening: Opening
 
     def content(self, key: bytes, node: NodeSpan, what: str) -> Content:
         """Return the content of a node, which has been measured."""
         if node.tag == nodes.OBJECT:
             return Group(key, partial(self.members, node, what))
-        if node.tag == nodes.ARRAY:
+        if node.tag == ARRAY:
             return self._array(key, node, what)
-        if node.tag == nodes.NULL:
+        if node.tag == NULL:
             return Null(key)
-        if node.tag == nodes.STRING:
+        if node.tag == STRING:
             size = self._reader(node, what, 16).varint()
             return Text(key, part(self.source, node.end - size, size))
         return Scalar(key, Decoder(self.source, what).value(node))
@@ -105,29 +118,28 @@ class Contents:
             yield from repeated_keys((key for key, _ in self._members(node, what)), what, self.opening.allowance.part())
             for key, member in self._members(node, what):
                 yield from self.faults(member, f"{what}/{shown(key)}")
-        elif node.tag == nodes.ARRAY:
+        elif node.tag == ARRAY:
             fields = self._reader(node, what, WINDOW)
-            if fields.element() in (nodes.NULL, nodes.OBJECT, nodes.ARRAY):
+            if fields.element() in (NULL, nodes.OBJECT, ARRAY):
                 for number in range(fields.count(1)):
                     yield from self.faults(fields.span(fields.u8()), f"{what}/{number}")
 
     def _array(self, key: bytes, node: NodeSpan, what: str) -> Content:
         fields = self._reader(node, what, 16)
         element, count, items = fields.u8(), fields.varint(), fields.position
-        if element == nodes.INTEGER:
+        if element == INTEGER:
             integers = _integers(self.source, self.opening.cache, items, node.end, count, what)
             return Array(key, integers, "<i8", (count,), "integer")
-        if element == nodes.DOUBLE:
+        if element == DOUBLE:
             return Array(key, part(self.source, items, 8 * count), "<f8", (count,), "double")
-        if element == nodes.BOOLEAN:
+        if element == BOOLEAN:
             return Array(key, booleans(part(self.source, items, count), count), "|b1", (count,), "boolean")
         return self.document(key, node, what)
 
     def _members(self, node: NodeSpan, what: str) -> Iterator[tuple[bytes, NodeSpan]]:
         fields = self._reader(node, what, 16 << 10)
         for _ in range(fields.count(2)):
-            key = fields.name()
-            yield key, fields.span(fields.u8())
+            yield fields.name(), fields.span(fields.u8())
 
     def _reader(self, node: NodeSpan, what: str, window: int) -> NodeReader:
         return NodeReader(self.source, node.start, node.end, what, window)
@@ -243,7 +255,7 @@ class IndexedRoot:
             except (Damaged, TooLarge) as error:
                 yield Fault(what, error.reason)
             else:
-                if node.tag in (nodes.OBJECT, nodes.ARRAY) and node not in seen:
+                if node.tag in (nodes.OBJECT, ARRAY) and node not in seen:
                     seen.add(node)
                     yield from self._contents.faults(node, what)
 
@@ -262,7 +274,7 @@ class IndexedRoot:
         """Return the node with its levels. Raises Damaged if its payload is bad, TooLarge if there are too many."""
         size, verdict = node.end - node.start, self._verdicts.get(node)
         if verdict is None:
-            is_large = node.tag in (nodes.OBJECT, nodes.ARRAY) and size >= self.SMALL
+            is_large = node.tag in (nodes.OBJECT, ARRAY) and size >= self.SMALL
             if is_large:
                 self._contents.opening.allowance.take(2 * OBJECT, "entries")
             if is_large and size > self._left_to_measure:
@@ -293,6 +305,7 @@ def cost(stored: int, levels: int = DEEPEST) -> int:
     return 4 * WINDOW + min(LARGEST_VALUE, stored * EXPANSION) + text + min(text, LARGEST_RENDERING // 4)
 
 
+@dataclass
 class Decoder:
     """Builds values of one document: dict, list, str, int, float, bool, None, and bytes for text that is not UTF-8.
 
@@ -300,11 +313,11 @@ class Decoder:
     LARGEST_RENDERING bytes as JSON with indent 2.
     """
 
-    def __init__(self, source: Source, what: str) -> None:
-        self._source = source
-        self._what = what
-        self._rendered = self._taken = 0
-        self._keys: dict[str | bytes, str | bytes] = {}
+    _source: Source
+    _what: str
+    _rendered: int = 0
+    _taken: int = 0
+    _keys: dict[str | bytes, str | bytes] = field(default_factory=dict)
 
     def value(self, node: NodeSpan, depth: int = 0) -> Any:
         """Return the value of a measured node; ``depth`` is the number of containers around it."""
@@ -325,23 +338,23 @@ class Decoder:
         return known
 
     def _value(self, fields: NodeReader, tag: int, depth: int) -> Any:
-        if tag == nodes.NULL:
+        if tag == NULL:
             self.spend(3, 0)
             return None
-        if tag == nodes.STRING:
+        if tag == STRING:
             size = fields.varint()
             self.spend(size + 1, size + 60)
             return _text(fields.take(size))
-        if tag == nodes.INTEGER:
+        if tag == INTEGER:
             self.spend(0, 32)
             return fields.signed()
-        if tag == nodes.DOUBLE:
+        if tag == DOUBLE:
             self.spend(2, 24)
             return struct.unpack("<d", fields.take(8))[0]
-        if tag == nodes.BOOLEAN:
+        if tag == BOOLEAN:
             self.spend(3, 0)
             return fields.u8() != 0
-        if depth >= DEEPEST or tag > nodes.ARRAY:
+        if depth >= DEEPEST or tag > ARRAY:
             raise fields.damage(f"has a node of unknown type {tag}, or too many levels, before {fields.position}")
         item = 2 * depth + 5  # line break, indent, comma, and at least one character
         if tag == nodes.OBJECT:
@@ -356,12 +369,12 @@ class Decoder:
         element = fields.element()
         count = fields.count(nodes.SMALLEST_ITEM[element])
         self.spend(count * item, 56 + count * 8)
-        if element == nodes.BOOLEAN:
+        if element == BOOLEAN:
             return [byte != 0 for byte in fields.take(count)]
-        if element == nodes.DOUBLE:
+        if element == DOUBLE:
             self.spend(0, count * 24)
             return list(struct.unpack(f"<{count}d", fields.take(8 * count)))
-        is_bare = element in (nodes.STRING, nodes.INTEGER)
+        is_bare = element in (STRING, INTEGER)
         return [self._value(fields, element if is_bare else fields.u8(), depth + 1) for _ in range(count)]
 
 
@@ -379,11 +392,12 @@ def _integers(source: Source, cache: BlockCache, start: int, end: int, count: in
     def numbers() -> Iterator[bytes]:
         position, left = start, count
         while left:
-            chunk = source.read(position, min(WINDOW, end - position))
-            values, used = leb128.unpack(chunk, left)
+            values, used = leb128.unpack(source.read(position, min(WINDOW, end - position)), left)
             if not used:
-                raise Damaged("its integers have changed since it was opened", source.name, what)
-            yield _signed(values)
+                raise source.damage("its integers have changed since it was opened", what)
+            # Zigzag numbers: ``value << 1 ^ value >> 63``.
+            signed = (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
+            yield bytes(signed.astype("<u8", copy=False).data)
             position += used
             left -= len(values)
 
@@ -393,9 +407,3 @@ def _integers(source: Source, cache: BlockCache, start: int, end: int, count: in
 
     key = source.version, "integers", start, count
     return Stream(cache, key, numbers, lambda: cost, 8 * count, location)
-
-
-def _signed(values: Any) -> bytes:
-    """Decode zigzag numbers (``value << 1 ^ value >> 63``) to 8 bytes each."""
-    signed = (values >> np.uint64(1)) ^ (np.uint64(0) - (values & np.uint64(1)))
-    return bytes(signed.astype("<u8", copy=False).data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import struct
 from array import array
+from dataclasses import dataclass
 
 from glassfs.codec import leb128
 from glassfs.errors import Refused
@@ -84,16 +85,16 @@ Token = tuple[int, bytes]
 """The kind of a token and its text, of a string without quotes and escapes; ``_END`` is the end of the text."""
 
 
+@dataclass
 class _Parser:
     """Parses a text from its start. Raises _Ended, or ValueError with a reason to follow "line N"."""
 
-    def __init__(self, text: bytes) -> None:
-        self.version: int | None = None
-        self.root_name = b""
-        self.is_begun = False
-        self.position = 0
-        self.root = b""
-        self._text = text
+    _text: bytes
+    version: int | None = None
+    root_name: bytes = b""
+    is_begun: bool = False
+    position: int = 0
+    root: bytes = b""
 
     def document(self) -> None:
         """Parse the whole document."""

@@ -33,8 +33,15 @@ from glassfs.content import (
     booleans,
     episodes_table,
 )
-from glassfs.content.episodes import EPISODE_COLUMNS, EPISODES_KEY, record_cost, step_columns
-from glassfs.content.features import Camera, Signal, as_text
+from glassfs.content.episodes import (
+    EPISODE_COLUMNS,
+    EPISODES_KEY,
+    Camera,
+    Signal,
+    features_text,
+    record_cost,
+    step_columns,
+)
 from glassfs.errors import Damaged
 from glassfs.formats.kinodb.images import Images
 from glassfs.formats.kinodb.scan import first_images
@@ -121,10 +128,6 @@ class KinoEpisode:
         self.position = position
         self.entry = entry
 
-    @property
-    def place(self) -> str:
-        return f"episodes/{self.position}"
-
     def contents(self) -> Fields:
         outline = _WITH_IMAGES if self.entry.has_images else _WITHOUT_IMAGES
         return Fields(b"%d" % self.position, outline, self._content, self._meanings)
@@ -179,7 +182,7 @@ class KinoEpisode:
         return self.source.damage(reason, f"the state/action section of episode {self.position}")
 
     def check(self) -> Iterator[Fault]:
-        entry, place = self.entry, self.place
+        entry, place = self.entry, f"episodes/{self.position}"
         for section, offset, length in entry.sections():
             if offset + length > self.source.size:
                 yield Fault(place, f"the {section} lies outside the file")
@@ -231,21 +234,20 @@ class KinoEpisode:
         entry = self.entry
         lengths = entry.state_dim, entry.action_dim, None, None
         dtypes = "<f4", "<f4", "<f4", "|b1"
-        return as_text([
+        return features_text([
             Signal(name.decode(), dtype, length)
             for name, dtype, length in zip(_ARRAYS, dtypes, lengths, strict=True) if length != 0
         ], cameras)
 
     def recording(self) -> Recording:
-        steps = Table(b"steps", self.entry.num_frames, self._steps)
-        return Recording(b"episode", self._document, steps, self._cameras)
+        return Recording(b"episode", self._document, Table(b"steps", self.entry.num_frames, self._steps), self._cameras)
 
     @once
     def _images(self) -> Images:
         """The images, always the same: they know where they are stored. They do not refer to the episode in turn."""
         entry = self.entry
         return Images(
-            self._opening, self.place, entry.images_offset, entry.images_length, entry.num_frames,
+            self._opening, f"episodes/{self.position}", entry.images_offset, entry.images_length, entry.num_frames,
             partial(_rate, self._opening, self.position, entry),
         )
 
@@ -282,7 +284,7 @@ class KinoEpisode:
         metadata = self.readable()
         if metadata is None:
             return  # reading its document reports it
-        place = f"{self.place}/meta/episode"
+        place = f"episodes/{self.position}/meta/episode"
         if metadata.surplus:
             yield Fault(place, f"{metadata.surplus} bytes follow the last field")
         if metadata.success > 2:
@@ -399,6 +401,5 @@ def _cameras_of(episode: KinoEpisode) -> list[Camera] | None:
         if not image.width * image.height or not (image.format or 1 <= image.channels <= 4):
             reason = f"has images of {image.width} x {image.height} pixels and {image.channels} channels"
         # A video has the size of its first image.
-        camera = Camera(f"images/{text(image.camera)}", image.width, image.height, reason)
-        cameras.setdefault(image.camera, camera)
+        cameras.setdefault(image.camera, Camera(f"images/{text(image.camera)}", image.width, image.height, reason))
     return list(cameras.values())

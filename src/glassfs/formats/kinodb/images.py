@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import NamedTuple
 from weakref import ref
 
 from glassfs.cache import BlockCache
@@ -186,7 +187,8 @@ class Images(Group):
             yield Member((*paths[index], number), _shown(scan, image, media, data))
 
     def _numbered(self, scan: Scan, kind: int, images: Sequence[int]) -> Series:
-        numbered = _SeriesImages(self if scan.headers else None, self._source, scan, images)
+        media = MEDIA[scan.media[images[0]]]
+        numbered = _SeriesImages(self if scan.headers else None, self._source, scan, images, media)
         return Series(
             scan.types[kind].camera, range(len(images)), numbered.item, digits=6,
             kept=8 * OBJECT + IMAGE_COST * len(images), sizes=numbered.sizes, is_uniform=scan.is_raw_size(images[0]),
@@ -204,14 +206,16 @@ class Images(Group):
 
     def data(self, scan: Scan, image: int) -> Data:
         """Return the bytes of an image, whose offset may be a prediction."""
-        start, size = scan.starts[image], scan.sizes[image]
+        stored = _stored(self._source, scan, image)
         if scan.headers:
-            header = scan.headers[image % len(scan.headers)]
-            return _PredictedImage(self._source, start, size, header, self._place, lambda: self._find(scan, image))
-        return Extent(self._source, start, size)
+            return _PredictedImage(stored, scan.headers[image % len(scan.headers)], lambda: self._find(scan, image))
+        return stored
 
-    def _find(self, scan: Scan, image: int) -> int | None:
-        """Return the actual offset of a wrongly predicted image: that of its camera and type in its frame, if any."""
+    def _find(self, scan: Scan, image: int) -> int:
+        """Return the actual offset of a wrongly predicted image: that of its camera and type in its frame.
+
+        Raises Damaged if there is none.
+        """
         wanted = scan.types[scan.type_of[image]]
         # One image at another offset shows that the frames are not alike: the scan of all frames replaces the
         # prediction for every later image, too.
@@ -221,7 +225,7 @@ class Images(Group):
             kind = real.types[real.type_of[number]]
             if kind._replace(format=wanted.format) == wanted and real.is_raw_size(number):
                 return real.starts[number]
-        return None
+        raise self._source.damage(f"there is no image at {scan.starts[image]}, where one was expected", self._place)
 
     def _image_fault(self, scan: Scan, image: int) -> str | None:
         """Return what is wrong with an image; glassfs shows its bytes anyway, KinoDB may drop it silently (§6)."""
@@ -232,8 +236,8 @@ class Images(Group):
         declared = f"{kind.width} x {kind.height}"
         if not kind.format:
             return None if fits else f"holds {size} raw bytes, but {declared} x {kind.channels} are declared"
-        media, data = MEDIA[scan.media[image]], Extent(self._source, scan.starts[image], size)
-        pixels = decoded_size(data, media, self._opening.cache) if media else None
+        media = MEDIA[scan.media[image]]
+        pixels = decoded_size(_stored(self._source, scan, image), media, self._opening.cache) if media else None
         if pixels is None:
             held = "holds raw pixels, which KinoDB omits" if fits else "does not hold a complete JPEG or PNG"
             return f"is marked as compressed, but {held}"
@@ -242,33 +246,30 @@ class Images(Group):
         return None
 
 
-class _SeriesImages:
+class _SeriesImages(NamedTuple):
     """The images of one camera, one of each frame, for a series.
 
     It holds as few objects as possible, and ``Images`` only if its offsets are predictions: there may be one for each
     camera of each episode of a dataset, and the garbage collector visits all that they hold.
     """
 
-    __slots__ = ("_images", "_media", "_numbers", "_scan", "_source")
-
-    def __init__(self, images: Images | None, source: Source, scan: Scan, numbers: Sequence[int]) -> None:
-        self._images = images
-        self._source = source
-        self._scan = scan
-        self._numbers = numbers
-        self._media = MEDIA[scan.media[numbers[0]]]
+    images: Images | None
+    source: Source
+    scan: Scan
+    numbers: Sequence[int]
+    media: str | None
 
     def item(self, number: int) -> Content:
-        scan, image = self._scan, self._numbers[number]
-        data: Data
-        if self._images is None:
-            data = Extent(self._source, scan.starts[image], scan.sizes[image])
-        else:
-            data = self._images.data(scan, image)
-        return _shown(scan, image, self._media, data)
+        scan, image = self.scan, self.numbers[number]
+        data = self.images.data(scan, image) if self.images else _stored(self.source, scan, image)
+        return _shown(scan, image, self.media, data)
 
     def sizes(self, start: int, stop: int) -> Iterator[int]:
-        return map(self._scan.sizes.__getitem__, self._numbers[start:stop])
+        return map(self.scan.sizes.__getitem__, self.numbers[start:stop])
+
+
+def _stored(source: Source, scan: Scan, image: int) -> Extent:
+    return Extent(source, scan.starts[image], scan.sizes[image])
 
 
 def _shown(scan: Scan, image: int, media: str | None, data: Data) -> Content:
@@ -303,25 +304,19 @@ def decoded_size(
 
 
 class _PredictedImage(Extent):
-    """An image of a remote episode, at ``offset`` if all frames are alike, as they usually are: ``header`` precedes it.
+    """An image of a remote episode, where it is if all frames are alike, as they usually are: ``header`` precedes it.
 
-    Otherwise ``find`` scans all frames and returns the image's offset, or None if there is no such image, which raises
-    Damaged. ``place`` names the images in messages.
+    Otherwise ``find`` scans all frames and returns the image's offset. It raises Damaged if there is no such image.
     """
 
-    def __init__(
-        self, source: Source, offset: int, size: int, header: bytes, place: str, find: Callable[[], int | None],
-    ) -> None:
-        super().__init__(source, offset, size)
-        self._header, self._place, self._find = header, place, find
+    def __init__(self, predicted: Extent, header: bytes, find: Callable[[], int]) -> None:
+        super().__init__(predicted.source, predicted.offset, predicted.size)
+        self._header, self._find = header, find
 
     def read_into(self, buffer: memoryview, offset: int) -> None:
-        start = self.offset - len(self._header)
-        is_right = self.source.read(start, len(self._header)) == self._header
-        actual = self.offset if is_right else self._find()
-        if actual is None:
-            raise self.source.damage(f"there is no image at {start}, where one was expected", self._place)
-        self.source.read_into(buffer, actual + offset)
+        size = len(self._header)
+        is_right = self.source.read(self.offset - size, size) == self._header
+        self.source.read_into(buffer, (self.offset if is_right else self._find()) + offset)
 
 
 def _series(scan: Scan) -> dict[int, Sequence[int]]:

@@ -10,6 +10,7 @@ import struct
 import threading
 from array import array
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain, repeat
 from operator import add
 from typing import Any, NamedTuple
@@ -71,7 +72,8 @@ class Scan:
         With ``may_predict``, a section whose frames are probably alike is not scanned beyond its second frame.
         """
         scan = cls(start, end)
-        _Pass(scan, source, num_frames, has_format, allowance).run(may_predict, is_sample)
+        shape = _WITH_FORMAT if has_format else _WITHOUT_FORMAT
+        _Pass(scan, source, num_frames, shape, allowance).run(may_predict, is_sample)
         return scan
 
     def packed(self) -> bytes:
@@ -172,17 +174,20 @@ class _Remembered(threading.local):
 _remembered = _Remembered()
 
 
+@dataclass
 class _Pass:
     """The pass that fills a scan. It has a window of the section: ``limit`` bytes from ``base`` on."""
 
-    def __init__(
-        self, scan: Scan, source: Source, num_frames: int, has_format: bool, allowance: Allowance,
-    ) -> None:
-        self.scan, self.source, self.num_frames, self.allowance = scan, source, num_frames, allowance
-        self.shape = _WITH_FORMAT if has_format else _WITHOUT_FORMAT
-        self.window = _remembered.bytes
-        self.base, self.limit = scan.position, 0
-        is_small = scan.end - scan.position <= len(self.window) and not source.is_remote
+    scan: Scan
+    source: Source
+    num_frames: int
+    shape: struct.Struct
+    allowance: Allowance
+    limit: int = 0
+
+    def __post_init__(self) -> None:
+        self.window, self.base = _remembered.bytes, self.scan.position
+        is_small = self.scan.end - self.base <= len(self.window) and not self.source.is_remote
         self.ahead = len(self.window) if is_small else WINDOW
         self.known: dict[bytes, int] = {}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from glassfs.codec.checksum import CRC32, Checksum
@@ -145,8 +146,7 @@ class RecordingContents:
         return Member((name,), Document(name, lambda: values))
 
     def _attachment(self, start: int, size: int) -> Member:
-        head = self._source.read(start, min(size, ATTACHMENT_HEAD))
-        fields = Fields(head)
+        fields = Fields(self._source.read(start, min(size, ATTACHMENT_HEAD)))
         op, _, _, _ = fields.numbers("BQQQ")
         name, _, (length,) = fields.raw(), fields.raw(), fields.numbers("Q")
         begin = fields.position
@@ -188,9 +188,9 @@ class RecordingContents:
 
     def _topic(self, topic: Topic) -> Group:
         """Return the directory of a topic."""
-        cache, version = self._opening.cache, self._source.version
-        messages = Messages(self.recording, cache, (version, "topic", *topic.channels), topic.channels)
+        messages = Messages(self.recording, self._opening.cache, topic.channels)
         channel, schema, count = topic.channel, topic.schema, messages.count
+        decoding = partial(Decoding, messages, channel.encoding, schema, self._opening)
         facts = {
             "topic": channel.topic, "message_encoding": channel.encoding, "message_count": count,
             "channels": [{"id": number, "metadata": one.metadata} for number, one in topic.channels.items()],
@@ -206,7 +206,7 @@ class RecordingContents:
                 key = field.encode()
                 yield Member((key,), Array(key, messages.column(field), dtype, (count,)))
             try:
-                yield from self._decoding(topic, messages).members()
+                yield from decoding().members()
             except LASTING as error:
                 reason = f"decoded messages: {error.reason}"
                 yield Member((b"fields",), Omitted(b"fields", reason, isinstance(error, Damaged)))
@@ -216,12 +216,9 @@ class RecordingContents:
 
         def meanings() -> Iterator[Member]:
             with suppress(*LASTING):  # the listing says why
-                yield from self._decoding(topic, messages).meanings()
+                yield from decoding().meanings()
 
         return Group(channel.topic, members, meanings)
-
-    def _decoding(self, topic: Topic, messages: Messages) -> Decoding:
-        return Decoding(messages, topic.channel.encoding, topic.schema, self._opening)
 
 
 def open_mcap(opening: Opening) -> Container:

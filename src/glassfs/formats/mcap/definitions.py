@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from glassfs.content.texts import refuse_constant
+from glassfs.content.rows import refuse_constant
 from glassfs.errors import Damaged
 from glassfs.formats.mcap.recording import Schema
 from glassfs.lazy import NDArray, np
@@ -35,8 +35,7 @@ LONGEST_LIST = 1024
 """Longer sequences of numbers are not in JSON lines."""
 
 
-@dataclass(frozen=True)
-class Number:
+class Number(NamedTuple):
     """A number: its format character of ``struct``, and its dtype. Sequences of ``is_byte`` are bytes."""
 
     form: str
@@ -44,7 +43,7 @@ class Number:
     is_byte: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass
 class Time:
     """A time or duration: two numbers, whose names these are in JSON; as one number, nanoseconds."""
 
@@ -53,21 +52,19 @@ class Time:
     dtype = "<i8"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Text:
     """A string."""
 
 
-@dataclass(frozen=True)
-class Sequence:
+class Sequence(NamedTuple):
     """Items one after another: ``length`` of them, or as many as the message says."""
 
     item: Number | Time | Text | Struct
     length: int | None = None
 
 
-@dataclass(frozen=True)
-class Struct:
+class Struct(NamedTuple):
     """Fields with names. Without any, it is one byte in CDR."""
 
     fields: tuple[tuple[str, Node], ...]
@@ -131,7 +128,7 @@ def plan_of(schema: Schema) -> Struct:
     except (ValueError, IndexError) as error:
         raise Damaged(f"the definition of {schema.name} cannot be read") from error
     primitives = ROS1 if schema.encoding == "ros1msg" else PRIMITIVES
-    return _Planner(types, primitives).plan(_normal(schema.name))
+    return _planned(types, primitives, iter(range(MOST_FIELDS)), _normal(schema.name))
 
 
 def float32(value: float) -> float:
@@ -148,27 +145,23 @@ def numbers_shown(values: NDArray[Any], item: Number) -> Any:
     return list(map(float32, values)) if item.form == "f" else values.tolist()
 
 
-class _Planner:
-    """Makes plans of types, by their names."""
-
-    def __init__(self, types: Mapping[str, Raw], primitives: Mapping[str, Number | Time | Text]) -> None:
-        self._types, self._primitives = types, primitives
-        self._left = MOST_FIELDS
-
-    def plan(self, name: str, around: tuple[str, ...] = ()) -> Struct:
-        if name not in self._types:
-            raise Damaged(f"the type {name} is not defined")
-        if name in around or len(around) > DEEPEST:
-            raise Damaged(f"the type {name} contains itself, or too many others")
-        fields: dict[str, Node] = {}
-        for field, (kind, length, is_sequence) in self._types[name]:
-            self._left -= 1
-            is_long = len(field) > LONGEST_NAME or (length or 0) > LONGEST_ARRAY
-            if self._left < 0 or field in fields or is_long or length == 0:
-                raise Damaged(f"the type {name} has too many fields, too long or empty ones, or two of one name")
-            item = self._primitives.get(kind) or self.plan(kind, (*around, name))
-            fields[field] = Sequence(item, length) if is_sequence else item
-        return Struct(tuple(fields.items()))
+def _planned(
+    types: Mapping[str, Raw], primitives: Mapping[str, Number | Time | Text], left: Iterator[int], name: str,
+    around: tuple[str, ...] = (),
+) -> Struct:
+    """Return the plan of a type with this name, which may have as many fields as are ``left``. Raises Damaged."""
+    if name not in types:
+        raise Damaged(f"the type {name} is not defined")
+    if name in around or len(around) > DEEPEST:
+        raise Damaged(f"the type {name} contains itself, or too many others")
+    fields: dict[str, Node] = {}
+    for field, (kind, length, is_sequence) in types[name]:
+        is_long = len(field) > LONGEST_NAME or (length or 0) > LONGEST_ARRAY
+        if next(left, None) is None or field in fields or is_long or length == 0:
+            raise Damaged(f"the type {name} has too many fields, too long or empty ones, or two of one name")
+        item = primitives.get(kind) or _planned(types, primitives, left, kind, (*around, name))
+        fields[field] = Sequence(item, length) if is_sequence else item
+    return Struct(tuple(fields.items()))
 
 
 def _normal(name: str) -> str:
@@ -254,18 +247,6 @@ Step: TypeAlias = Callable[[memoryview, int, list[Any]], int]
 """Appends the values at a position, and returns the position behind them."""
 
 
-class Decoder(Protocol):
-    """Decodes messages; of those without a ``plan`` of fields only ``json``."""
-
-    plan: Struct
-
-    def values(self, message: memoryview) -> list[Any]:
-        """Return the values of all fields, those of structures in their places. Raises Damaged."""
-
-    def json(self, message: memoryview) -> Any:
-        """Return a message as a JSON value. Raises Damaged."""
-
-
 class JsonMessages:
     """Messages that are JSON. What a JSON Schema says of them is no promise that fields are there."""
 
@@ -288,7 +269,7 @@ class Ros:
 
     def __init__(self, plan: Struct, is_ros1: bool) -> None:
         self.plan, self._is_ros1 = plan, is_ros1
-        self._steps = cache(self._made)
+        self._steps = cache(lambda order, align: _Maker(order, align).of(plan))
 
     def values(self, message: memoryview) -> list[Any]:
         """Return the values of a message. Those of sequences of numbers refer to its bytes. Raises Damaged."""
@@ -303,9 +284,6 @@ class Ros:
         except (struct.error, ValueError) as error:
             raise Damaged("is shorter than its type says") from error
         return found
-
-    def _made(self, order: str, align: int) -> Step:
-        return _Maker(order, align).of(self.plan)
 
     def json(self, message: memoryview) -> Any:
         """Return a message as a JSON value. Raises Damaged."""

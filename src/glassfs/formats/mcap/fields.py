@@ -16,13 +16,26 @@ from itertools import accumulate, chain, count
 from math import prod
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Column, Group, Member, Ragged, Records, Regular, Rendered, Table, Unreadable
-from glassfs.content.data import SizedData
+from glassfs.content import (
+    Array,
+    Column,
+    Concatenated,
+    Data,
+    Group,
+    Member,
+    Ragged,
+    Records,
+    Regular,
+    Rendered,
+    Slice,
+    Table,
+    Unreadable,
+    Zeros,
+)
+from glassfs.content.data import Parted, SizedData
 from glassfs.content.model import Name
-from glassfs.content.parts import Parted
 from glassfs.errors import LASTING, Damaged, GlassfsError, NotInstalled
 from glassfs.formats.mcap.definitions import (
-    Decoder,
     JsonMessages,
     Node,
     Number,
@@ -35,6 +48,7 @@ from glassfs.formats.mcap.definitions import (
 )
 from glassfs.formats.mcap.messages import TIMES, Messages
 from glassfs.formats.mcap.pictures import Pictures, pictures_of
+from glassfs.formats.mcap.protobuf import Protobuf
 from glassfs.formats.mcap.recording import Schema
 from glassfs.formats.registry import Opening
 from glassfs.lazy import NDArray, np
@@ -48,7 +62,7 @@ LENGTHS = [("size", "<i8"), ("least", "<i8"), ("most", "<i8"), ("total", "<i8")]
 """Of each buffer in a batch: its bytes; if it has ends of rows, the least and greatest length of one, and all items."""
 
 
-def decoder_of(encoding: str, schema: Schema | None) -> Decoder:
+def decoder_of(encoding: str, schema: Schema | None) -> JsonMessages | Ros | Protobuf:
     """Return what decodes messages. Raises Damaged for a schema that cannot be used, and NotInstalled."""
     language = schema.encoding if schema else ""
     if encoding == "json" and language in ("", "jsonschema"):
@@ -56,8 +70,6 @@ def decoder_of(encoding: str, schema: Schema | None) -> Decoder:
     if schema is not None and (encoding, language) in (("cdr", "ros2msg"), ("cdr", "ros2idl"), ("ros1", "ros1msg")):
         return Ros(plan_of(schema), encoding == "ros1")
     if schema is not None and encoding == language == "protobuf":
-        from glassfs.formats.mcap.protobuf import Protobuf
-
         return Protobuf(schema)
     raise NotInstalled(f"messages of {encoding or 'no encoding'} with {language or 'no'} schema are shown as bytes")
 
@@ -89,7 +101,7 @@ class Decoding:
         leaves = _leaves(plan, (), count(), count())
         slots = {leaf.path[0].decode(): leaf.slot for leaf in leaves if len(leaf.path) == 1}
         kind = pictures_of(schema) if "data" in slots else ""
-        self._pictures = Pictures(kind, messages, self.decoder, slots) if kind else None
+        self._pictures = Pictures(kind, messages, self.decoder.values, slots) if kind else None
         self._payload = slots["data"] if kind else None
         """The slot of what has files of its own."""
         self._leaves = tuple(_leaves(plan, (), count(), buffers, hidden=(b"data",) if kind else ()))
@@ -128,18 +140,10 @@ class Decoding:
         first = batch * self.rows_a_batch
         return first, min(self.count, first + self.rows_a_batch)
 
-    def read(self, batch: int, number: int, buffer: memoryview, offset: int) -> None:
-        """Read from a buffer of a batch. Raises Damaged."""
-        sizes = self._header(batch)["size"]
-        if offset + len(buffer) > sizes[number]:
-            raise Damaged("has other values than its lengths say")
-        self._batch(batch).read_into(buffer, 32 * self._buffers + int(sizes[:number].sum()) + offset)
-
-    def whole(self, batch: int, number: int) -> bytes:
+    def buffer(self, batch: int, number: int) -> Data:
         """Return a buffer of a batch. Raises Damaged."""
-        raw = bytearray(int(self._header(batch)["size"][number]))
-        self.read(batch, number, memoryview(raw), 0)
-        return bytes(raw)
+        sizes = self._header(batch)["size"]
+        return Slice(self._batch(batch), 32 * self._buffers + int(sizes[:number].sum()), int(sizes[number]))
 
     @once
     def lengths(self) -> NDArray[Any]:
@@ -195,8 +199,9 @@ class Decoding:
         return Array(leaf.path[-1], values, item.dtype, shape)
 
     def _ends(self, leaf: Leaf, buffer: int) -> Array:
-        rows = self._count(leaf) + 1
-        return Array(leaf.path[-1], _Offsets(self, buffer, rows), "<i8", (rows,))
+        # The size is known without a pass over the messages, so listings do not fail with one.
+        rows = self._count(leaf)
+        return Array(leaf.path[-1], Concatenated([Zeros(8), _Ends(self, buffer, 0, 8 * rows)]), "<i8", (rows + 1,))
 
     def _length(self, leaf: Leaf) -> int | None:
         """Return the length that all rows of a sequence of numbers have, None if they differ. Raises Damaged."""
@@ -214,7 +219,7 @@ class Decoding:
         """
         node = leaf.node
         if isinstance(node, Text) or (isinstance(node, Sequence) and isinstance(node.item, Text)):
-            return _Rows(leaf.path[-1], self, lambda batch: json.loads(self.whole(batch, leaf.buffer)))
+            return _Rows(leaf.path[-1], self, lambda batch: json.loads(self.buffer(batch, leaf.buffer).whole()))
         is_even = leaf.around is None
         if not isinstance(node, Sequence):
             return self._array(leaf, (self._count(leaf),), is_even)
@@ -286,26 +291,18 @@ class _Values(SizedData, Parted):
         return [*accumulate(self._decoding.lengths["size"][:, self._buffer].tolist(), initial=0)]
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        self._decoding.read(number, self._buffer, buffer, offset)
+        stored = self._decoding.buffer(number, self._buffer)
+        if offset + len(buffer) > stored.size:
+            raise Damaged("has other values than its lengths say")
+        stored.read_into(buffer, offset)
 
 
-class _Offsets(SizedData, Parted):
-    """Where rows begin in all values, and where the last one ends: 0, then the ends in each batch behind the others."""
-
-    def __init__(self, decoding: Decoding, buffer: int, rows: int) -> None:
-        super().__init__(8 * rows)  # without a pass over the messages, so listings do not fail with one
-        self._decoding, self._buffer = decoding, buffer
-
-    @property
-    def bounds(self) -> Any:
-        return [0, *accumulate(self._decoding.lengths["size"][:, self._buffer].tolist(), initial=8)]
+class _Ends(_Values):
+    """Where rows end in all values: the ends in each batch behind those before it."""
 
     def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
-        if not number:
-            buffer[:] = bytes(len(buffer))
-            return
-        before = self._decoding.lengths["total"][: number - 1, self._buffer].sum()
-        ends = np.frombuffer(self._decoding.whole(number - 1, self._buffer), "<i8") + before
+        before = self._decoding.lengths["total"][:number, self._buffer].sum()
+        ends = np.frombuffer(self._decoding.buffer(number, self._buffer).whole(), "<i8") + before
         buffer[:] = ends.tobytes()[offset : offset + len(buffer)]
 
 

@@ -6,13 +6,13 @@ the cache with a row for each message, of a size that follows from the counts of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from typing import Any
 
 from glassfs import work
 from glassfs.cache import BlockCache
-from glassfs.content import Data, Made, Rendered, Slice, Unreadable
-from glassfs.content.data import SizedData
+from glassfs.content import Converted, Data, Rendered, Slice, Unreadable
 from glassfs.errors import Damaged, TooLarge
 from glassfs.formats.mcap.recording import FIELDS, INDEX_ENTRY, INDEX_HEAD, ROW, Chunk, Recording, messages_in
 from glassfs.lazy import NDArray, np
@@ -23,24 +23,19 @@ TIMES = [("log_time", "<i8"), ("publish_time", "<i8"), ("sequence", "<u4")]
 PLACED = [*ROW, ("chunk", "<u4")]
 UNREADABLE = (1 << 64) - 1
 """The size of messages of which only the message index of a damaged chunk knows."""
-AT_ONCE = 4096
-"""Rows of an index that are read at once."""
 GAP = 64 << 10
 """Bytes between two messages that are read with them: another read would take longer."""
 
 
 class Messages:
-    """The messages on some channels. ``key`` begins with the version of the source and is that of the topic."""
+    """The messages on some channels. ``key`` is that of the topic, for keys of the cache."""
 
-    def __init__(
-        self, recording: Recording, cache: BlockCache, key: tuple[Hashable, ...], channels: Collection[int],
-    ) -> None:
-        self.cache, self.key = cache, key
+    def __init__(self, recording: Recording, cache: BlockCache, channels: Collection[int]) -> None:
+        self.cache, self.key = cache, (recording.source.version, "topic", *channels)
         self._recording, self._channels = recording, sorted(channels)
         self._chunks = [chunk for chunk in recording.chunks if chunk.counts.keys() & set(channels)]
         self.count = sum(chunk.counts.get(channel, 0) for chunk in self._chunks for channel in channels)
-        size = np.dtype(PLACED).itemsize * self.count
-        self._index = Rendered(cache, (*key, "index"), self._indexed, size)
+        self._index = Rendered(cache, (*self.key, "index"), self._indexed, np.dtype(PLACED).itemsize * self.count)
 
     @property
     def mean_size(self) -> int:
@@ -54,7 +49,19 @@ class Messages:
 
         Reading raises Damaged for messages of damaged chunks, and for times that int64 does not have.
         """
-        return _Column(self, name)
+        unit = np.dtype(dict(FIELDS)[name]).itemsize
+        return Converted(
+            self._index, np.dtype(PLACED).itemsize, unit, unit * self.count, partial(self._values, name),
+        )
+
+    def _values(self, name: str, raw: bytes) -> bytes:
+        rows = np.frombuffer(raw, PLACED)
+        for row in rows[rows["size"] == UNREADABLE][:1]:
+            self.chunk(row)
+        values = rows[name]
+        if values.dtype.itemsize == 8 and (values >> 63).any():
+            raise Damaged(f"{name} of a message is 2^63 or more")
+        return bytes(values.tobytes())
 
     def payload(self, number: int) -> Data:
         """Return the data of a message, unreadable ones of a damaged chunk. Raises Damaged without an index."""
@@ -64,27 +71,24 @@ class Messages:
         except Damaged as damage:
             return Unreadable(1, damage)
 
-    def each(self, first: int = 0, end: int | None = None) -> Iterator[memoryview]:
-        """Yield the data of messages in order, each valid until the next one is taken. Raises Damaged."""
-        end = self.count if end is None else end
-        for begin in range(first, end, AT_ONCE):
-            rows = self.rows(begin, min(end, begin + AT_ONCE))
-            starts, ends = rows["start"].tolist(), (rows["start"] + rows["size"]).tolist()
-            at = 0
-            while at < len(rows):
-                start, after = starts[at], at + 1
-                # Messages that lie one behind another are read at once.
-                while after < len(rows) and rows["chunk"][after] == rows["chunk"][at] and (
-                    0 <= starts[after] - ends[after - 1] <= GAP and ends[after] - start <= PIECE
-                ):
-                    after += 1
-                chunk, size = self.chunk(rows[at]), ends[after - 1] - start
-                self.demand_small(size)
-                data = memoryview(chunk.read(start, size))
-                for number in range(at, after):
-                    work.check()
-                    yield data[starts[number] - start : ends[number] - start]
-                at = after
+    def each(self, first: int, end: int) -> Iterator[memoryview]:
+        """Yield the data of a batch of messages in order, each valid until the next one is taken. Raises Damaged."""
+        rows, at = self.rows(first, end), 0
+        starts, ends = rows["start"].tolist(), (rows["start"] + rows["size"]).tolist()
+        while at < len(rows):
+            start, after = starts[at], at + 1
+            # Messages that lie one behind another are read at once.
+            while after < len(rows) and rows["chunk"][after] == rows["chunk"][at] and (
+                0 <= starts[after] - ends[after - 1] <= GAP and ends[after] - start <= PIECE
+            ):
+                after += 1
+            chunk, size = self.chunk(rows[at]), ends[after - 1] - start
+            self.demand_small(size)
+            data = memoryview(chunk.read(start, size))
+            for number in range(at, after):
+                work.check()
+                yield data[starts[number] - start : ends[number] - start]
+            at = after
 
     def demand_small(self, size: int) -> None:
         """Raise TooLarge for a message that takes too much memory to be decoded."""
@@ -147,23 +151,3 @@ class Messages:
                 entries = self._recording.source.read(begin, end - begin)
                 rows["log_time"][rows["channel"] == channel] = np.frombuffer(entries, "<u8")[::2]
         return rows
-
-
-class _Column(SizedData, Made):
-    """A column of an index."""
-
-    unit: int = 0
-
-    def __init__(self, messages: Messages, name: str) -> None:
-        self.unit = np.dtype(dict(FIELDS)[name]).itemsize
-        super().__init__(self.unit * messages.count)
-        self._messages, self._name = messages, name
-
-    def make(self, first: int, count: int) -> bytes:
-        rows = self._messages.rows(first, first + count)
-        for row in rows[rows["size"] == UNREADABLE][:1]:
-            self._messages.chunk(row)
-        values = rows[self._name]
-        if values.dtype.itemsize == 8 and (values >> 63).any():
-            raise Damaged(f"{self._name} of a message is 2^63 or more")
-        return bytes(values.tobytes())

@@ -6,9 +6,9 @@ A picture is made when it is looked up, from its message alone; its payload is a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from glassfs.content import (
     Array,
@@ -27,10 +27,9 @@ from glassfs.content import (
 )
 from glassfs.content.images import MOST_BYTES, opened
 from glassfs.errors import LASTING, Damaged
-from glassfs.formats.mcap.definitions import Decoder
 from glassfs.formats.mcap.messages import Messages
 from glassfs.formats.mcap.recording import Schema
-from glassfs.lazy import NDArray, np
+from glassfs.lazy import np
 
 DIGITS = 6
 IMAGES, CLOUDS = ("CompressedImage", "CompressedVideo", "Image", "RawImage"), ("PointCloud2", "PointCloud")
@@ -50,24 +49,29 @@ POINT_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 8:
 FOXGLOVE_TYPES = {1: "u1", 2: "i1", 3: "u2", 4: "i2", 5: "u4", 6: "i4", 7: "f4", 8: "f8"}
 
 
-class Pictures:
+class Pictures(NamedTuple):
     """The images or clouds in messages of a type, named ``kind``.
 
-    ``slots`` are the places of fields in the values of a message, that of ``data`` among them.
+    ``decode`` returns the values of a message, ``slots`` are the places of fields in them, that of ``data`` among them.
     """
 
-    def __init__(self, kind: str, messages: Messages, decoder: Decoder, slots: Mapping[str, int]) -> None:
-        self._kind, self._messages, self._decoder, self._slots = kind, messages, decoder, slots
-        self.name = b"points" if kind in CLOUDS else b"images"
+    kind: str
+    messages: Messages
+    decode: Callable[[memoryview], list[Any]]
+    slots: Mapping[str, int]
+
+    @property
+    def name(self) -> bytes:
+        return b"points" if self.kind in CLOUDS else b"images"
 
     @property
     def directory(self) -> Series:
         """The directory of all pictures."""
-        return Series(self.name, range(self._messages.count), self.picture, DIGITS, is_mixed=True)
+        return Series(self.name, range(self.messages.count), self.picture, DIGITS, is_mixed=True)
 
     def videos(self) -> Iterator[Video]:
         """Yield a video of images, if the first one can be shown; its size is that of the video. Reads it."""
-        if self._kind in CLOUDS or not self._messages.count:
+        if self.kind in CLOUDS or not self.messages.count:
             return
         first = self.picture(0)
         size = (first.width, first.height) if isinstance(first, Image) else None
@@ -75,21 +79,21 @@ class Pictures:
             with suppress(Damaged), opened(first.data.read(0, min(first.data.size, MOST_BYTES)), first.media) as image:
                 size = image.size
         if size is not None:
-            yield Video(self.name, self._messages.count, self._rate, *size, self.picture)
+            yield Video(self.name, self.messages.count, self._rate, *size, self.picture)
 
     def picture(self, number: int) -> Content:
         """Return the picture in a message."""
         key = b"%0*d" % (DIGITS, number)
         try:
-            payload = self._messages.payload(number)
-            self._messages.demand_small(payload.size)
+            payload = self.messages.payload(number)
+            self.messages.demand_small(payload.size)
             message = payload.read(0, payload.size)
-            values = self._decoder.values(memoryview(message))
-            fields = {name: values[slot] for name, slot in self._slots.items()}
-            data = Slice(payload, _start(fields["data"], message), len(fields["data"]))
-            if self._kind in CLOUDS:
+            values = self.decode(memoryview(message))
+            fields = {name: values[slot] for name, slot in self.slots.items()}
+            data = Slice(payload, message.find(fields["data"].tobytes()), len(fields["data"]))
+            if self.kind in CLOUDS:
                 return _points(key, data, fields)
-            if self._kind.startswith("Compressed"):
+            if self.kind.startswith("Compressed"):
                 return _encoded(key, data, fields["format"])
             return _pixels(key, data, fields) or Blob(key, data)
         except LASTING as error:
@@ -99,21 +103,15 @@ class Pictures:
 
     def _rate(self) -> float:
         """Return the mean rate of the images, 0 if it is unknown. Raises Damaged."""
-        times = self._messages.column("log_time")
+        times = self.messages.column("log_time")
         first, last = (int.from_bytes(times.read(at, 8), "little") for at in (0, times.size - 8))
-        return 1e9 * (self._messages.count - 1) / (last - first) if last > first else 0.0
+        return 1e9 * (self.messages.count - 1) / (last - first) if last > first else 0.0
 
 
 def pictures_of(schema: Schema | None) -> str:
     """Return which pictures messages with a schema have, empty if none."""
     found = _TYPE.fullmatch(schema.name) if schema else None
     return found[1] if found else ""
-
-
-def _start(stored: NDArray[Any], message: bytes) -> int:
-    """Return where bytes of a message begin in it, by their address or, if they are a copy, by a search."""
-    start: int = stored.ctypes.data - np.frombuffer(message, np.uint8).ctypes.data
-    return start if 0 <= start <= len(message) - len(stored) else message.find(stored.tobytes())
 
 
 def _encoded(key: bytes, data: Data, form: str) -> Content:

@@ -110,8 +110,7 @@ class Recording:
         if chunk.is_loose:
             return Extent(self.source, chunk.start, chunk.size)
         part = f"the chunk at {chunk.start}"
-        head = self.source.read(chunk.start, min(CHUNK_HEAD, chunk.size))
-        fields = Fields(head)
+        fields = Fields(self.source.read(chunk.start, min(CHUNK_HEAD, chunk.size)))
         try:
             op, _, _, _, size, crc = fields.numbers("BQQQQI")
             name = fields.text()
@@ -125,8 +124,7 @@ class Recording:
         if name not in CODECS:
             raise self.source.damage(f"is compressed with {name!r}, which MCAP does not know", part)
         extent = Extent(self.source, chunk.start + fields.position, stored)
-        checksum = Checksum(CRC32, crc) if crc else None
-        return Decoded(self._opening.cache, extent, CODECS[name], size, part, checksum)
+        return Decoded(self._opening.cache, extent, CODECS[name], size, part, Checksum(CRC32, crc) if crc else None)
 
     def times(self) -> tuple[int, int] | tuple[None, None]:
         """Return the first and the last log time, as chunks say. May read a bit of each chunk. Raises Damaged."""
@@ -264,8 +262,7 @@ class Recording:
                         self.is_complete = False  # that of a chunk which damage made another record
                     else:
                         self._take(1)
-                        count = min(entries, length) // INDEX_ENTRY
-                        chunk.counts[channel] = chunk.counts.get(channel, 0) + count
+                        chunk.counts[channel] = chunk.counts.get(channel, 0) + min(entries, length) // INDEX_ENTRY
                         chunk.index_size, chunk.is_counted = end - chunk.start - chunk.size, True
                 elif op in (Op.ATTACHMENT, Op.METADATA):
                     self._take(1)
@@ -309,7 +306,12 @@ class Recording:
         """Keep a schema or channel; the first of each number counts."""
         kept: dict[int, Schema] | dict[int, Channel] = self.schemas if op == Op.SCHEMA else self.channels
         with suppress(Damaged, TooLarge if op == Op.SCHEMA else Damaged):  # messages are shown without their schema
-            number, found = schema_of(content) if op == Op.SCHEMA else channel_of(content)
+            fields = Fields(content)
+            (number,) = fields.numbers("H")
+            found: Schema | Channel = (
+                Schema(fields.text(), fields.text(), fields.raw()) if op == Op.SCHEMA
+                else Channel(fields.numbers("H")[0], fields.raw(), fields.text(), fields.texts())
+            )
             if number not in kept and (number or op == Op.CHANNEL):  # no schema has number 0
                 self._opening.allowance.take(OBJECT + 2 * len(content), "definitions")
                 kept[number] = found  # type: ignore[assignment]
@@ -373,25 +375,12 @@ class Fields:
         """Return a map from texts to texts."""
         inner, found = Fields(self.raw()), dict[str, str]()
         while inner.is_left:
-            key = inner.text()
-            found.setdefault(key, inner.text())
+            found.setdefault(inner.text(), inner.text())
         return found
 
     @property
     def is_left(self) -> bool:
         return self.position < len(self._data)
-
-
-def schema_of(content: memoryview) -> tuple[int, Schema]:
-    fields = Fields(content)
-    (number,) = fields.numbers("H")
-    return number, Schema(fields.text(), fields.text(), fields.raw())
-
-
-def channel_of(content: memoryview) -> tuple[int, Channel]:
-    fields = Fields(content)
-    number, schema = fields.numbers("HH")
-    return number, Channel(schema, fields.raw(), fields.text(), fields.texts())
 
 
 def spans(data: Data) -> Iterator[tuple[int, int, int, bytes]]:

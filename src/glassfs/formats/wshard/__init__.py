@@ -1,33 +1,50 @@
 """WShard: episodes of robot learning, one block per channel (docs/formats/wshard.md).
 
-``index`` reads the container, ``metadata`` the descriptions of blocks; ``episode`` makes contents of blocks, and finds
-errors that reading does not reveal, ``interleaved`` repairs a fault of the streaming writers, ``residual`` unpacks
-bits, and ``table`` makes the tables of the episode and its steps. Opening raises Damaged or Refused; any thread may use
-opened episodes.
+``index`` reads the container, ``metadata`` the descriptions of blocks; ``episode`` makes contents of blocks, repairs a
+fault of the streaming writers, and finds errors that reading does not reveal. Opening raises Damaged or Refused; any
+thread may use opened episodes.
 
-This module joins episodes in several files: a manifest (role 4) and its parts (§14). The parts must exist, be
-continuous, and have the lengths that the manifest gives, else opening is refused. Small parts are checked by SHA-256 on
-opening, large ones before their first read. A part that fails is Damaged from then on, and so are joined blocks where
-they cross it.
+This module makes the record of the episode as a whole, the tables of it and of its steps, and its videos: each use
+reads the metadata again, and values of unreadable ones are unknown.
+
+It also joins episodes in several files: a manifest (role 4) and its parts (§14). The parts must exist, be continuous,
+and have the lengths that the manifest gives, else opening is refused. Small parts are checked by SHA-256 on opening,
+large ones before their first read. A part that fails is Damaged from then on, and so are joined blocks where they cross
+it.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from glassfs.content import Array, Blob, Concatenated, Container, Content, Fault, Group, Member, Omitted
+from glassfs.content import (
+    Array,
+    Blob,
+    Concatenated,
+    Container,
+    Content,
+    Fault,
+    Group,
+    Member,
+    Omitted,
+    Table,
+    episodes_table,
+    with_recording,
+)
 from glassfs.content.allowance import OBJECT
+from glassfs.content.episodes import EPISODE_COLUMNS, features_of, is_camera, record_cost, recording_in
 from glassfs.errors import GlassfsError, Passing, Refused
 from glassfs.formats.registry import Format, Opening
 from glassfs.formats.wshard.episode import EPISODE, WSHARD, WShardEpisode
-from glassfs.formats.wshard.index import MAGIC, Index, Role, label
+from glassfs.formats.wshard.index import MAGIC, Index, Role
 from glassfs.formats.wshard.metadata import text
-from glassfs.formats.wshard.table import EpisodeRecord, record_of
 from glassfs.names import raw
 from glassfs.source.sealed import SealedSource
 
@@ -52,7 +69,7 @@ def open_wshard(opening: Opening) -> Container:
         opening.warn(f"has {source.size} bytes, but its header says {header.total_size}")
     if header.role == Role.manifest:
         return open_manifest(opening, index)
-    episode = WShardEpisode(index, opening.cache, opening.allowance)
+    episode = WShardEpisode(index, opening)
     for name, reason in episode.damaged_metadata.items():
         opening.warn(reason, name.decode())
     root = Group(b"", record_of(episode).members)
@@ -84,7 +101,7 @@ class EpisodePart(NamedTuple):
 
 def open_manifest(opening: Opening, index: Index) -> Container:
     """Open the manifest and all its parts. Raises Refused, or Passing if it cannot be determined now."""
-    own = WShardEpisode(index, opening.cache, opening.allowance)
+    own = WShardEpisode(index, opening)
     records, facts_of_manifest = _records(own)
     parts: list[EpisodePart] = []
     with ExitStack() as stack:
@@ -184,7 +201,7 @@ def _open_part(opening: Opening, record: PartRecord) -> EpisodePart:
             index = Index(source, opening.allowance)
             if index.header.role != Role.WShard:
                 raise Refused(f"is a Shard container of {index.header.role_name}, not an episode")
-            episode = WShardEpisode(index, opening.cache, opening.allowance)
+            episode = WShardEpisode(index, opening)
             if episode.metadata.length not in (None, record.length):
                 raise Refused(f"has {episode.metadata.length} timesteps, but the manifest declares {record.length}")
     except BaseException:
@@ -208,6 +225,108 @@ def _blamed_on(record: PartRecord, manifest: str, what: str = "cannot be used") 
         raise Refused(f"{what}: {error.reason}", manifest, part) from error
     except ValueError as error:
         raise Refused(f"{what}: its name is not a valid file name", manifest, str(record)) from error
+
+
+_CHANNEL_PREFIXES = (b"signal/", b"action/")
+_TEXTS = {
+    "episode_name": ("episode_id", "id"), "embodiment": ("embodiment",), "env_name": ("env_id",),
+    "language_instruction": ("language_instruction", "instruction", "task"),
+}
+"""Text fields of a record, and the metadata keys that may hold them."""
+_COLUMNS = {name: dtype for name, dtype in EPISODE_COLUMNS.items() if name not in ("episode_id", "splits")}
+"""Columns of the table of the episode: those of other formats, without the number ``episode_id``."""
+_OWN_KEYS = {key for keys in _TEXTS.values() for key in keys} | {"length_T", "length_t", "chunks"}
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass
+class EpisodeRecord:
+    """The record of an episode with ``steps`` steps, if known.
+
+    ``sources`` are metadata blocks, each given as an episode and a name; the first that has a key counts. ``left_out``
+    are keys that do not describe the whole episode. ``blocks`` returns the blocks each time it is called.
+    """
+
+    sources: list[tuple[WShardEpisode, bytes]]
+    steps: int | None
+    rate: Callable[[], float]
+    blocks: Callable[[], Iterable[Member]]
+    left_out: tuple[str, ...] = ()
+
+    def members(self) -> Iterator[Member]:
+        """Yield the blocks, the table of steps, and the episode."""
+        return with_recording(self.blocks, self._record, self.steps)
+
+    def table(self) -> Table:
+        """Return the table of episodes with its only row."""
+        return episodes_table(
+            1, self._rows, columns=_COLUMNS, cost=self._cost, recording=lambda row: recording_in(self.members()),
+            features=lambda block: [features_of(self.blocks(), self.steps)],
+        )
+
+    def _record(self) -> dict[str, Any]:
+        """Return the row of the table, and all other values in the metadata."""
+        with ExitStack() as stack:
+            values = self._merged(stack)
+            found = self._row(values)
+            known = {*_OWN_KEYS, *self.left_out, *found}
+            return found | {key: value for key, value in values.items() if key not in known}
+
+    def _rows(self, block: int) -> list[dict[str, Any]]:
+        with ExitStack() as stack:
+            return [self._row(self._merged(stack))]
+
+    def _merged(self, stack: ExitStack) -> dict[str, Any]:
+        """Return the values of all sources; they stay reserved while the stack is held."""
+        found: dict[str, Any] = {}
+        for episode, block in self.sources:
+            value = stack.enter_context(episode.json(block))
+            if isinstance(value, dict):
+                found = value | found
+        return found
+
+    def _row(self, values: dict[str, Any]) -> dict[str, Any]:
+        # Writers put facts of the episode into the document itself, or into an object in it; the former counts first.
+        nested = values.get("metadata")
+        objects = [values, nested] if isinstance(nested, dict) else [values]
+
+        def first(keys: Iterable[str], is_valid: Callable[[Any], bool]) -> Any:
+            return next(filter(is_valid, (item[key] for item in objects for key in keys if key in item)), None)
+
+        found: dict[str, Any] = dict.fromkeys(_COLUMNS)
+        for name, keys in _TEXTS.items():
+            text = first(keys, lambda value: isinstance(value, str))
+            found[name] = None if text is None else _SURROGATE.sub("\ufffd", text)
+        found["fps"] = self.rate() or None
+        found["success"] = first(["success"], lambda value: isinstance(value, bool))
+        reward = first(
+            ["total_reward"], lambda value: type(value) in (int, float) and abs(value) <= sys.float_info.max,
+        )
+        found["total_reward"] = None if reward is None else float(reward)
+        found["num_frames"] = self.steps
+        channels, cameras = list[bytes](), list[bytes]()
+        for _, content in self.blocks():
+            if content.key.startswith(_CHANNEL_PREFIXES):
+                channels.append(content.key)
+            if is_camera(content):
+                cameras.append(content.key)
+        found["channels"], found["cameras"] = _texts(channels), _texts(cameras)
+        return found
+
+    def _cost(self, block: int) -> int:
+        found = [episode.index.named.get(name) for episode, name in self.sources]
+        sizes = [entry.size for entry in found if entry is not None]
+        return record_cost(sum(sizes) + 2 * sum(len(member.content.key) for member in self.blocks()))
+
+
+def record_of(episode: WShardEpisode) -> EpisodeRecord:
+    """Return the record of an episode in one file."""
+    sources = [(episode, block) for block in (EPISODE, WSHARD)]
+    return EpisodeRecord(sources, episode.metadata.length, lambda: episode.rate, episode.blocks)
+
+
+def _texts(names: Iterable[bytes]) -> list[str]:
+    return [name.decode("utf-8", "replace") for name in dict.fromkeys(names)]
 
 
 class _Whole:
@@ -249,8 +368,6 @@ class _Whole:
 
     def faults(self) -> Iterator[Fault]:
         yield from self._own.faults()
-        for name in self._unjoined:
-            yield Fault(label(name), NOT_JOINED)
         for part in self._parts:
             place = f"chunks/{part.record.number:04d}"
             try:

@@ -10,35 +10,40 @@ the SHA-256 of later writers (§16), whose blocks have checksums as well.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from glassfs.cache import BlockCache
 from glassfs.codec import compression
 from glassfs.codec.checksum import CRC32C, Checksum, Covers
 from glassfs.content import (
     TIME,
     Array,
     Blob,
+    Concatenated,
     Content,
     Data,
     Decoded,
     Extent,
     Fault,
+    Gathered,
     Json,
+    Location,
+    Made,
     Member,
     Unreadable,
     booleans,
     layout_faults,
 )
-from glassfs.content.allowance import Allowance
+from glassfs.content.data import SizedData
 from glassfs.content.dtypes import BFLOAT16, widened
 from glassfs.errors import Damaged, TooLarge
-from glassfs.formats.wshard import metadata, residual
+from glassfs.formats.registry import Opening
+from glassfs.formats.wshard import metadata
 from glassfs.formats.wshard.index import BlockEntry, Index, Role
-from glassfs.formats.wshard.interleaved import ALIGNMENTS, Overlaps, find_overlaps
+from glassfs.lazy import np
 from glassfs.once import once
 
 CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
@@ -47,14 +52,14 @@ CHANNELS, EPISODE, WSHARD = b"meta/channels", b"meta/episode", b"meta/wshard"
 class WShardEpisode:
     """The blocks of one container. ``damaged_metadata`` gives the unusable metadata blocks and the reasons."""
 
-    def __init__(self, index: Index, cache: BlockCache, allowance: Allowance) -> None:
+    def __init__(self, index: Index, opening: Opening) -> None:
         self.index = index
-        self.cache = cache
-        self.allowance = allowance
+        self.cache = opening.cache
+        self.allowance = opening.allowance
         self._source = index.source
         self.damaged_metadata: dict[bytes, str] = {}
         with self.json(CHANNELS) as channels, self.json(EPISODE) as episode:
-            self.metadata = metadata.BlockShapes(channels, episode, allowance)
+            self.metadata = metadata.BlockShapes(channels, episode, self.allowance)
 
     @contextmanager
     def json(self, name: bytes) -> Iterator[Any]:
@@ -72,7 +77,7 @@ class WShardEpisode:
     @once
     def overlaps(self) -> Overlaps:
         """Which blocks share bytes, and how each is handled."""
-        return find_overlaps(self.index, self.cache, self._steps, self.metadata.length, self._is_streamed)
+        return _overlaps(self)
 
     @once
     def rate(self) -> float:
@@ -105,8 +110,7 @@ class WShardEpisode:
         # Nothing describes the block. A residual says by its name what its bits are; anything else stays bytes.
         layout = None if reason is not None else self._residual(key, data)
         if layout is not None:
-            axis = self._axis(layout.shape[0])
-            return Array(key, residual.UnpackedBits(data, layout), "|b1", layout.shape, "bits", axis=axis)
+            return Array(key, UnpackedBits(data, layout), "|b1", layout.shape, "bits", axis=self._axis(layout.shape[0]))
         return Blob(key, data)
 
     def _array(self, key: bytes, data: Data, description: metadata.StepShape, steps: int) -> Array:
@@ -115,7 +119,7 @@ class WShardEpisode:
             data = booleans(data, data.size)
         elif type_name == "bf16":
             data = widened(data, BFLOAT16)
-        dtype = metadata.DTYPES[type_name][0]
+        dtype = metadata.DTYPES[type_name]
         axis = self._axis(steps)
         return Array(key, data, dtype, (steps, *shape), type_name, modality, fps=lambda: self.rate, axis=axis)
 
@@ -123,9 +127,9 @@ class WShardEpisode:
         """Return what the first axis counts: T, unless it contradicts the episode's length."""
         return TIME if self.metadata.length in (None, steps) else ""
 
-    def _residual(self, name: bytes, data: Data) -> residual.BitLayout | None:
+    def _residual(self, name: bytes, data: Data) -> BitLayout | None:
         """Return the layout of a residual block; None for other blocks, and if the layout is ambiguous."""
-        found = residual.NAME.fullmatch(name)
+        found = RESIDUAL.fullmatch(name)
         if found is None:
             return None
         channel = found[1]
@@ -136,7 +140,7 @@ class WShardEpisode:
         if steps is None:
             return None
         try:
-            return residual.layout_of(data, steps, self.metadata.width(channel))
+            return layout_of(data, steps, self.metadata.width(channel))
         except Damaged:
             return None
 
@@ -172,11 +176,6 @@ class WShardEpisode:
     def _steps(self, entry: BlockEntry) -> int | None:
         fitted = self.metadata.fit(entry.name or b"", entry.size)
         return None if fitted is None else fitted[1]
-
-    def _is_streamed(self) -> bool:
-        """Return whether a streaming writer made the file; True if unknown."""
-        with self.json(WSHARD) as found:
-            return not isinstance(found, dict) or bool(found.get("streaming"))
 
     def facts(self) -> dict[str, Any]:
         """Return facts from the header and meta/episode."""
@@ -250,3 +249,202 @@ class WShardEpisode:
                 known = self.metadata.blocks.get(entry.name, [None])
                 reason = f"{entry.size} bytes are not a whole number of steps" if known else "its dtype is unknown"
                 yield Fault(entry.label, reason)
+
+
+# Residual blocks: one bit per value, column by column (§12). The size of a block decides which of three layouts it has,
+# with the channel's width if known, and finally the lengths that a prefixed block repeats.
+
+RESIDUAL = re.compile(rb"residual/(.+)/sign2nddiff", re.DOTALL)
+"""Of a residual block, with that of its channel."""
+MOST_COLUMNS = 1 << 16
+
+
+class BitLayout(NamedTuple):
+    """``columns`` of ``steps`` bits, each after ``prefix`` bytes that hold its length in bytes."""
+
+    steps: int
+    columns: int
+    prefix: int
+
+    @property
+    def column_size(self) -> int:
+        return -(-self.steps // 8)
+
+    @property
+    def size(self) -> int:
+        return self.columns * (self.prefix + self.column_size)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.steps,) if self.columns == 1 else (self.steps, self.columns)
+
+
+def layout_of(data: Data, steps: int, width: int | None) -> BitLayout | None:
+    """Return the layout of a block, or None if none fits its size.
+
+    Reads the first lengths only if both the plain and the prefixed layout fit; this may raise Damaged.
+    """
+    # One column without a prefix is what the specification describes; the other two layouts are those of writers. A
+    # size that two layouts explain is decided by the lengths that a prefixed block repeats.
+    column_size = -(-steps // 8)
+    fitting = [BitLayout(steps, 1, 0)] if data.size == column_size else []
+    for prefix in () if fitting else (4, 0):
+        columns = data.size // (column_size + prefix or 1) if width is None else width
+        layout = BitLayout(steps, columns, prefix)
+        if layout.size == data.size and 0 < columns <= MOST_COLUMNS:
+            fitting.append(layout)
+    if len(fitting) > 1:
+        prefixed, step = fitting[0], fitting[0].prefix + column_size
+        places = range(0, min(prefixed.columns, 16) * step, step)  # of the first columns
+        if any(int.from_bytes(data.read(place, prefixed.prefix), "little") != column_size for place in places):
+            return fitting[1]
+    return fitting[0] if fitting else None
+
+
+class UnpackedBits(SizedData, Made):
+    """The bits as bytes 0 and 1, row by row: ``steps`` rows of ``columns``."""
+
+    unit: int = 1
+
+    def __init__(self, data: Data, layout: BitLayout) -> None:
+        super().__init__(layout.steps * layout.columns)
+        self.unit = layout.columns
+        self._data = data
+        self._layout = layout
+
+    def location(self) -> Location | None:
+        return self._data.location()
+
+    def make(self, first: int, count: int) -> memoryview:
+        _, columns, prefix = self._layout
+        size = self._layout.column_size
+        start, end = first // 8, -(-(first + count) // 8)
+        skipped = first - start * 8
+        rows = np.empty((count, columns), np.uint8)
+        for column in range(columns):
+            place = column * (prefix + size)
+            if prefix and int.from_bytes(self._data.read(place, prefix), "little") != size:
+                raise Damaged(f"column {column} of a residual is not {size} bytes long")
+            packed = np.frombuffer(self._data.read(place + prefix + start, end - start), np.uint8)
+            rows[:, column] = np.unpackbits(packed, bitorder="little")[skipped : skipped + count]
+        return rows.reshape(-1).data
+
+
+# Overlapping blocks, and a known fault of streaming writers that causes them (§13). Those of April 2026 append a piece
+# of every block at each flush, but index each block as one extent from its first piece. Sizes and checksums fit, but
+# the bytes are those of other blocks. If every channel was written in every step, the pieces follow from the index
+# alone and are reassembled; otherwise such blocks are refused.
+
+ALIGNMENTS = (0, 16, 32, 64)
+_LAST_OF_A_ROUND = [b"reward", b"done", b"time/ticks"]
+
+
+class Overlaps(NamedTuple):
+    """How blocks that share bytes are handled, by their numbers in the index.
+
+    ``repaired`` blocks are read from their pieces, ``refused`` ones are unreadable, and ``doubtful`` ones depend on
+    their checksum.
+    """
+
+    repaired: Mapping[int, Interleaved]
+    refused: Set[int]
+    doubtful: Set[int]
+
+
+NO_OVERLAPS = Overlaps({}, frozenset(), frozenset())
+
+
+def _overlaps(episode: WShardEpisode) -> Overlaps:
+    """Compare all extents of an episode."""
+    index = episode.index
+    entries = [entry for entry in index.entries if entry.stored and index.impossible(entry) is None]
+    entries.sort(key=lambda entry: (entry.offset, entry.end, entry.number))
+    sharing = _sharing(entries)
+    if not sharing:
+        return NO_OVERLAPS
+    repaired = _repaired(episode, entries)
+    if repaired:
+        return NO_OVERLAPS._replace(repaired=repaired)
+    # A wrong entry overlaps its neighbor. If several blocks run into the next one, a streaming writer has interleaved
+    # them, whatever the metadata say, and no checksum fits any of them.
+    running_over = sum(
+        before.end > after.offset and not _is_same(before, after) for before, after in pairwise(entries)
+    )
+    with episode.json(WSHARD) as found:
+        is_streamed = not isinstance(found, dict) or found.get("streaming")  # also if that is unknown
+    if running_over > 1 or is_streamed:
+        return NO_OVERLAPS._replace(refused=sharing)
+    # One block that overlaps others is a wrong entry; checksums show which blocks are intact.
+    unchecked = {entry.number for entry in entries if entry.number in sharing and not entry.crc}
+    return Overlaps({}, unchecked, sharing - unchecked)
+
+
+def _sharing(entries: Sequence[BlockEntry]) -> set[int]:
+    """Return the numbers of blocks that share some but not all bytes with another block."""
+    found: set[int] = set()
+    reaching: BlockEntry | None = None
+    for entry in entries:
+        if reaching is not None and entry.offset < reaching.end and not _is_same(entry, reaching):
+            found.update((entry.number, reaching.number))
+        if reaching is None or entry.end > reaching.end:
+            reaching = entry
+    return found
+
+
+def _is_same(one: BlockEntry, other: BlockEntry) -> bool:
+    return (one.offset, one.end) == (other.offset, other.end)
+
+
+def _repaired(episode: WShardEpisode, entries: Sequence[BlockEntry]) -> dict[int, Interleaved]:
+    """Return interleaved blocks, or none if the index does not prove what their pieces are."""
+    data = [entry for entry in entries if not entry.is_metadata]
+    if [entry.name for entry in data[-3:]] != _LAST_OF_A_ROUND:
+        return {}
+    reward, done, ticks = data[-3:]
+    # A reward has four bytes, and is in every step.
+    flush, steps = (done.offset - reward.offset) // 4, reward.stored // 4
+    if not 0 < flush < steps or episode.metadata.length not in (None, steps):
+        return {}
+    first = data[0].offset
+    widths = [after.offset - before.offset for before, after in pairwise(data)]
+    widths.append(ticks.stored * flush // steps)
+    for entry, width in zip(data, widths, strict=True):
+        proven = entry.codec == compression.NONE and episode._steps(entry) == steps
+        if not proven or entry.stored % steps or width != flush * (entry.stored // steps):
+            return {}
+    # All blocks have the same steps, and each piece the same number of them, so that pieces of a round are as far apart
+    # as the first ones. Together they must fill the file up to the metadata: otherwise some step lacks a channel.
+    end = first + sum(entry.stored for entry in data)
+    behind = min((entry.offset for entry in entries if entry.is_metadata), default=end + max(ALIGNMENTS))
+    if not end <= behind < end + max(ALIGNMENTS):
+        return {}
+    stride = sum(widths)
+    rounds, left = divmod(steps, flush)
+    last = first + rounds * stride
+    source = episode.index.source
+    # The extents as indexed: their checksums cover most bytes of the pieces.
+    witnesses = [
+        Decoded(episode.cache, Extent(source, entry.offset, entry.stored), compression.NONE, entry.stored,
+                f"{entry.label} (as indexed)", Checksum(CRC32C, entry.crc))
+        for entry in data if entry.crc
+    ]
+    return {
+        entry.number: Interleaved([
+            Gathered(Extent(source, entry.offset, rounds * stride), 0, width, stride, rounds),
+            Extent(source, last + (entry.offset - first) * left // flush, entry.stored - rounds * width),
+        ], witnesses)
+        for entry, width in zip(data, widths, strict=True)
+    }
+
+
+class Interleaved(Concatenated):
+    """A block from its pieces, readable if the ``witnesses`` pass their checksums."""
+
+    def __init__(self, pieces: Sequence[Data], witnesses: Sequence[Data]) -> None:
+        super().__init__(pieces)
+        self._witnesses = witnesses
+
+    def read_into(self, buffer: memoryview, offset: int) -> None:
+        for witness in self._witnesses:
+            witness.read(witness.size - 1, 1)  # reading the end of a block checks the whole, the first time
+        super().read_into(buffer, offset)

@@ -10,7 +10,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from glassfs.codec import compression
+from glassfs.codec.compression import LZ4, NONE, ZSTD, reach
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import Refused
 from glassfs.source import Source
@@ -19,7 +19,7 @@ from glassfs.terminal import printable
 MAGIC = b"SHRD"
 VERSION = 2
 UNNAMED = b"unnamed"
-CODECS = {1: compression.ZSTD, 2: compression.LZ4}
+CODECS = {1: ZSTD, 2: LZ4}
 
 
 class Role(IntEnum):
@@ -84,7 +84,7 @@ class BlockEntry(NamedTuple):
 
     @property
     def size(self) -> int:
-        return self.stored if self.codec == compression.NONE else self.original
+        return self.stored if self.codec == NONE else self.original
 
     @property
     def end(self) -> int:
@@ -152,11 +152,11 @@ class Index:
 
     def _codec(self, flags: int, stored: int, original: int) -> str | None:
         if not flags & BlockFlag.COMPRESSED or stored == original:
-            return compression.NONE
+            return NONE
         if flags & BlockFlag.LZ4:
-            return compression.LZ4
+            return LZ4
         if flags & BlockFlag.ZSTD:
-            return compression.ZSTD
+            return ZSTD
         return CODECS.get(self.header.compression)
 
     def impossible(self, entry: BlockEntry) -> str | None:
@@ -165,9 +165,9 @@ class Index:
             return f"bytes {entry.offset} to {entry.end} lie outside the file of {self.source.size} bytes"
         if entry.stored and entry.offset < self.end:
             return f"its bytes at {entry.offset} lie in the header or the index"
-        if entry.codec == compression.NONE:
+        if entry.codec == NONE:
             return None
-        if entry.size > compression.reach(entry.codec or compression.ZSTD, entry.stored):
+        if entry.size > reach(entry.codec or ZSTD, entry.stored):
             return f"{entry.stored} stored bytes cannot give the declared {entry.size} bytes"
         # No compressor needs more; an empty frame of zstd has 9 to 22 bytes.
         if entry.stored > (2 * entry.size + (1 << 16) if entry.size else 32):

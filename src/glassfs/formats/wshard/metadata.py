@@ -11,17 +11,16 @@ from typing import Any, NamedTuple
 
 from glassfs.content import Data, Fault
 from glassfs.content.allowance import EXPANSION, OBJECT, Allowance
-from glassfs.content.texts import refuse_constant
+from glassfs.content.rows import refuse_constant
 from glassfs.errors import Damaged
 
 LARGEST = 1 << 63  # of a size or a count, which have 63 bits in NumPy and in file systems
 
 DTYPES = {
-    "f64": ("<f8", 8), "f32": ("<f4", 4), "f16": ("<f2", 2), "bf16": ("<f4", 2),
-    "i64": ("<i8", 8), "i32": ("<i4", 4), "i16": ("<i2", 2), "i8": ("|i1", 1),
-    "u64": ("<u8", 8), "u32": ("<u4", 4), "u16": ("<u2", 2), "u8": ("|u1", 1), "bool": ("|b1", 1),
+    "f64": "<f8", "f32": "<f4", "f16": "<f2", "bf16": "<f4", "i64": "<i8", "i32": "<i4", "i16": "<i2", "i8": "|i1",
+    "u64": "<u8", "u32": "<u4", "u16": "<u2", "u8": "|u1", "bool": "|b1",
 }
-"""By WShard's type name: the dtype to show, and the bytes of a stored item."""
+"""The dtype to show, by WShard's type name."""
 
 _LONG_NAMES = ("float", "f"), ("uint", "u"), ("int", "i")
 _IMAGE_MODALITIES = ("rgb", "depth")
@@ -37,7 +36,12 @@ class StepShape(NamedTuple):
     @property
     def step(self) -> int:
         """The stored bytes of a step."""
-        return DTYPES[self.type_name][1] * prod(self.shape)
+        return _item_size(self.type_name) * prod(self.shape)
+
+
+def _item_size(type_name: str) -> int:
+    """Return the bytes of a stored item."""
+    return 2 if type_name == "bf16" else int(DTYPES[type_name][2:])
 
 
 _CONVENTIONS = {
@@ -56,9 +60,7 @@ def parse(data: Data, allowance: Allowance, is_strict: bool = False) -> Any:
     allowance.take(EXPANSION * data.size, "JSON")
     try:
         return json.loads(data.whole().decode(), parse_constant=refuse_constant if is_strict else float)
-    except RecursionError:
-        raise Damaged("is JSON nested too deeply") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(f"is not valid JSON: {error}") from error
 
 
@@ -198,7 +200,7 @@ def _description(channel: dict[str, Any]) -> StepShape | None:
         type_name = type_name.lower().replace(long, short)
     if type_name not in DTYPES or not all(type(axis) is int and 0 <= axis < LARGEST for axis in shape):
         return None
-    if DTYPES[type_name][1] * prod(axis or 1 for axis in shape) >= LARGEST:
+    if _item_size(type_name) * prod(axis or 1 for axis in shape) >= LARGEST:
         return None
     return StepShape(type_name, tuple(shape), modality if modality in _IMAGE_MODALITIES else None)
 
