@@ -147,7 +147,7 @@ COMPOSITIONS = st.recursive(
 def test_data_are_their_bytes(kind: str, drawn: st.DataObject, seed: int, piece: int) -> None:
     """Also if a part is longer than a piece, of which it is then made."""
     data, expected = drawn.draw(LEAVES.get(kind, COMPOSITIONS))
-    with patch("glassfs.content.parts.PIECE", piece):
+    with patch("glassfs.content.data.PIECE", piece):
         check_ranges(data, expected, random.Random(seed))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from glassfs.cache import BlockCache
-from glassfs.content import Array, Extent, Memory, array_as_stored, dtypes, ordering
+from glassfs.content import Array, Extent, Memory, array_as_stored, dtypes, npy
 from glassfs.content.dtypes import NARROW, widened
 from glassfs.errors import Damaged
 from glassfs.library import arrays
@@ -96,8 +96,8 @@ def test_stored_file_is_shown_unchanged() -> None:
 
 @pytest.mark.parametrize("shape", [(300, 11), (11, 300), (5, 7, 90), (2, 3000), (3, 2, 2, 200)], ids=str)
 def test_large_arrays_are_transposed_in_pieces(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ordering, "BOX", 4 << 10)
-    monkeypatch.setattr(ordering, "SHORTEST_RUN", 64)
+    monkeypatch.setattr(npy, "BOX", 4 << 10)
+    monkeypatch.setattr(npy, "SHORTEST_RUN", 64)
     values = np.arange(np.prod(shape), dtype=">i4").reshape(shape)
     data = Memory(values.tobytes(order="F"))
     cache = BlockCache(1 << 10)  # smaller than the array: it goes through a spool file

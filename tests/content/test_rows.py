@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from glassfs.content import Array, Column, Data, Memory, Ragged, RaggedText, Records, Table, rows_of
-from glassfs.content.texts import TextRows, coded, padded
+from glassfs.content.rows import TextRows, coded, padded
 from glassfs.errors import Damaged
 
 ROWS = 9000

@@ -15,9 +15,27 @@ import pytest
 
 from glassfs.cache import BlockCache, catalogue
 from glassfs.content import Memory, Records, Table
-from glassfs.content.join import BLOCK_BYTES, Joined, JoinedBlock, JoinedRows, Layout, joined_block
-from glassfs.content.pieces import AS_JSON, ContainerPiece, Piece, piece_of, pieces_of, values_of
-from glassfs.content.summary import COLUMNS, EPISODES, LONGEST, RECORD_COLUMNS, TEXT, TEXTS, Summary
+from glassfs.content.summary import (
+    AS_JSON,
+    BLOCK_BYTES,
+    COLUMNS,
+    EPISODES,
+    LONGEST,
+    RECORD_COLUMNS,
+    TEXT,
+    TEXTS,
+    ContainerPiece,
+    Joined,
+    JoinedBlock,
+    JoinedRows,
+    Layout,
+    Piece,
+    Summary,
+    joined_block,
+    piece_of,
+    pieces_of,
+    values_of,
+)
 from glassfs.datasets import files, joined, rows
 from glassfs.datasets.files import TimedCalls
 from glassfs.datasets.joined import Joins

@@ -10,17 +10,16 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from glassfs.content import EPISODES
-from glassfs.content import join as content_join
+from glassfs.content import EPISODES, summary
 from glassfs.content.summary import COLUMNS
-from glassfs.datasets import blocks
+from glassfs.datasets import snapshots
 from glassfs.datasets.joined import Audience, tables_with_rows
 from glassfs.errors import NotFound, Unavailable
 from glassfs.formats import registry
 from glassfs.settings import settings
 from glassfs.tree import Sources
 from tests.datasets.takes import FORMAT as TAKES
-from tests.datasets.takes import LastingStore, expire_at_once, listed, rows_of, take, takes, tree_of, use_clock
+from tests.datasets.takes import LastingStore, expire_at_once, listed, rows_of, take, takes, tree_of
 from tests.memory_store import MemoryStore
 from tests.tree.things import BOOLEAN, FORMAT, INTEGER, NUMBER, TEXT, TEXTS, table, things
 
@@ -65,28 +64,12 @@ def test_listing_opens_no_container_below_the_root() -> None:
     assert store.opens == 50
 
 
-def test_listing_reads_few_first_bytes() -> None:
+def test_listing_opens_no_file_whose_name_says_nothing() -> None:
     store = MemoryStore({f"a/{number:03d}": b"text" for number in range(300)} | {"a/999": THING})
     sources = tree_of(store, views=VIEWS)
-    for _ in range(3):
-        assert listed(sources) == []
-    assert store.opens == 256, "what was found is remembered"
+    assert listed(sources) == [] and not store.opens
     assert len(rows_of(sources, "things")) == 1, "found by name"
     assert "things.parquet" in listed(sources), "rows are known now"
-
-
-def test_time_for_first_bytes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(MemoryStore):
-        now = 0.0
-
-        def open(self, path: Any) -> Any:
-            Slow.now += 0.2
-            return super().open(path)
-
-    store = Slow({f"a/{number:02d}": b"text" for number in range(50)})
-    sources = tree_of(store, views=VIEWS)
-    use_clock(monkeypatch, lambda: Slow.now)
-    assert listed(sources) == [] and store.opens < 5
 
 
 def test_what_a_suffix_promised_disappears_when_there_are_no_rows() -> None:
@@ -131,7 +114,7 @@ def test_columns_of_all_containers_are_there_and_types_are_widened() -> None:
 
 
 def test_blocks_made_before_a_column_came_have_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "PIECE_ROWS", 2)
+    monkeypatch.setattr(snapshots, "PIECE_ROWS", 2)
     store = MemoryStore({
         f"{number}": things(things=({f"c{number % 7}": TEXT if number > 10 else INTEGER}, [{f"c{number % 7}": number}]))
         for number in range(10, 20)
@@ -153,11 +136,11 @@ def test_columns_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(30)
     })
     sources = tree_of(store)
-    assert arrow(sources).num_columns == content_join.Layout.most
+    assert arrow(sources).num_columns == summary.Layout.most
     assert arrow(sources).num_rows == 30
     error = sources.tree.lookup("/things.jsonl").xattrs()["user.glassfs.error"]
     assert error == b"columns are left out: there are too many"
-    monkeypatch.setattr(content_join.Layout, "characters", 10)
+    monkeypatch.setattr(summary.Layout, "characters", 10)
     assert arrow(tree_of(store)).num_columns < 7
 
 
@@ -252,6 +235,8 @@ def test_other_tables_change_the_time_of_the_root() -> None:
     listed(sources)
     assert sources.root().origin.mtime_ns == before
     store.put("a/c.take", takes(take()))
+    listed(sources)
+    rows_of(sources)
     listed(sources)
     assert sources.root().origin.mtime_ns > sources.plain_root().origin.mtime_ns
 

@@ -25,7 +25,7 @@ def test_concurrent_reads_return_the_right_data(place: Path, files: dict[str, by
 
     def work(seed: int) -> int:
         wrong = 0
-        for number, (name, start, end) in enumerate(ranges(files, scale(500, 1000), seed)):
+        for number, (name, start, end) in enumerate(ranges(files, scale(100, 1000), seed)):
             if number % 3:
                 got = fs.cat_file(name, start, end)
             else:

@@ -24,7 +24,7 @@ from glassfs import work
 from glassfs.errors import Changed, Closed, NotFound
 from glassfs.library import session
 from glassfs.settings import settings
-from glassfs.view.parquet.columns import RecordPages
+from glassfs.view.parquet import RecordPages
 from tests.conftest import Scale
 from tests.helpers import in_fork
 from tests.library.conftest import write_store

@@ -27,11 +27,12 @@ from glassfs.content import (
     Video,
     Zeros,
 )
-from glassfs.content.join import Joined
+from glassfs.content.summary import Joined
 from glassfs.errors import Changed, Damaged
 from glassfs.names import component
 from glassfs.view import html
-from glassfs.view.html import episode, page
+from glassfs.view import html as view_html
+from glassfs.view.html import page
 from tests.view.pages import Page, files, listed, page_of, plotted, recording, table
 from tests.view.videos import flat, raw, stored, video
 from tests.view.views import Noted, array_column, whole
@@ -199,7 +200,7 @@ def test_poster_is_the_first_image() -> None:
     cameras = [Member((b"none",), video([], 8, 6, present=[], count=9)), Member((b"c",), first)]
     assert whole(lambda: files(recording({}, cameras=cameras))["poster"]) == JPEG.data.whole()
     nothing = files(recording())["poster"]
-    assert not nothing.is_sized and nothing.whole() == episode.NO_IMAGE
+    assert not nothing.is_sized and nothing.whole() == view_html.NO_IMAGE
 
 
 def test_page_notes_damage_and_poster_fails() -> None:
@@ -344,10 +345,10 @@ def test_points(dtype: str, rows: int, channels: int, seed: int) -> None:
     array = (raw & 1 if dtype == "|b1" else raw).view(dtype).reshape(rows, channels)
     told, (points,) = plotted(data_of(array_column(b"values", array), rows=rows))
     (shown,) = told["columns"]
-    assert points is not None and points.shape[1] <= episode.POINTS
+    assert points is not None and points.shape[1] <= view_html.POINTS
     with np.errstate(invalid="ignore"):
         expected: Any = array.astype(points.dtype)
-    if rows <= episode.POINTS:
+    if rows <= view_html.POINTS:
         np.testing.assert_array_equal(points, expected.T)
         return
     stretch = shown["stretch"]
@@ -368,7 +369,7 @@ def test_size_reads_no_values() -> None:
     state, reward = Noted(4 * 7 * 100_000), Noted(4 * 100_000)
     arrays = Array(b"", state, "<f4", (100_000, 7)), Array(b"", reward, "<f4", (100_000,))
     data = files(recording({}, [Column(b"", array) for array in arrays], 100_000))["data.js"]
-    assert data.size > 4 * 8 * episode.POINTS
+    assert data.size > 4 * 8 * view_html.POINTS
     assert data.read(0, 100).startswith(b'"use strict";\nglassfs.columns({')
     assert not state.read_ranges and not reward.read_ranges
     data.read(data.size - 10, 10)
@@ -376,19 +377,19 @@ def test_size_reads_no_values() -> None:
 
 
 def test_only_some_of_very_many_bytes_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episode, "MOST_READ", 1 << 20)
+    monkeypatch.setattr(view_html, "MOST_READ", 1 << 20)
     noted = Noted(4 * 1000 * 4_000_000_000)
     array = Array(b"x", noted, "<f4", (4_000_000_000, 1000))
     told, (points,) = plotted(bytes(files(recording({}, [Column(b"x", array)], 4_000_000_000))["data.js"].whole()))
     (shown,) = told["columns"]
-    assert points is not None and points.shape == (episode.MOST_CHANNELS // 2, episode.POINTS)
+    assert points is not None and points.shape == (view_html.MOST_CHANNELS // 2, view_html.POINTS)
     assert shown["taken"] < shown["stretch"] == 4_000_000
     assert noted.bytes_read <= 2 << 20
-    assert told["leftOut"] == 1000 - episode.MOST_CHANNELS // 2
+    assert told["leftOut"] == 1000 - view_html.MOST_CHANNELS // 2
 
 
 def test_read_limit_covers_all_columns_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episode, "MOST_READ", 1 << 20)
+    monkeypatch.setattr(view_html, "MOST_READ", 1 << 20)
     many = [Noted(4 * 1_000_000) for _ in range(8)]
     columns = [Column(b"x", Array(b"x", noted, "<f4", (1_000_000,))) for noted in many]
     files(recording({}, columns, 1_000_000))["data.js"].whole()

@@ -19,7 +19,7 @@ from writers.kinodb import KinoWriter
 import glassfs
 from glassfs.cache import BlockCache
 from glassfs.codec import h264
-from glassfs.content.features import Camera, Features, Signal
+from glassfs.content.episodes import Camera, Features, Signal
 from glassfs.datasets.joined import Audience, Joins
 from glassfs.errors import Changed
 from glassfs.library import open_tree
@@ -30,7 +30,7 @@ from glassfs.tree.containers.containers import ContainerSettings
 from glassfs.tree.sources.sources import Sources
 from glassfs.view import chosen, mp4
 from glassfs.view.lerobot import statistics
-from glassfs.view.lerobot.plan import LONGEST_NAME, plan_of
+from glassfs.view.lerobot.dataset import LONGEST_NAME, plan_of
 from glassfs.view.lerobot.statistics import NAMES, of_numbers
 from tests.formats.hdf5_files import write_aloha
 from tests.formats.kinodb_files import floats
@@ -238,7 +238,7 @@ def test_containers_of_one_episode_are_a_dataset(folder: Path) -> None:
 
 def test_episodes_have_their_statistics(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of two episodes, whose borders are not those of containers; ``stats.json`` is their aggregate."""
-    monkeypatch.setattr("glassfs.content.columns.PIECE", 2 * 1500)
+    monkeypatch.setattr("glassfs.content.table.PIECE", 2 * 1500)
     write(folder / "a.kdb", "pick", "place", "pick")
     write(folder / "b.kdb", "push", first=100)
     write(folder / "c.kdb", "push", "pull", "push", first=200)
@@ -373,7 +373,7 @@ def test_blocks_of_rows_agree_with_the_whole(folder: Path, monkeypatch: pytest.M
     write(folder / "a.kdb", *["pick"] * 5)
     wholes = []
     for piece in (1 << 20, 100):
-        monkeypatch.setattr("glassfs.content.columns.PIECE", piece)
+        monkeypatch.setattr("glassfs.content.table.PIECE", piece)
         with open_tree(folder / "a.kdb", views="lerobot") as tree:
             wholes.append(bytes_of(tree, "/lerobot/arm/data/chunk-000/file-000.parquet"))
     assert wholes[0] == wholes[1]

@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from glassfs.content import Records, Selection, Table
-from glassfs.content.features import Features, Signal, as_text
-from glassfs.content.join import Joined
+from glassfs.content.episodes import Features, Signal, features_text
+from glassfs.content.summary import Joined
 from glassfs.errors import Refused, TooLarge
 from glassfs.library import open_tree
 from glassfs.tree import Tree
-from glassfs.view.lerobot.dataset import datasets_of
-from glassfs.view.lerobot.plan import LONGEST_NAME, plan_of
+from glassfs.view.lerobot.dataset import LONGEST_NAME, datasets_of, plan_of
 from tests.formats.kinodb_files import floats
 from tests.formats.wshard_files import channels_of, made
 from tests.helpers import attributes_of
@@ -96,7 +95,7 @@ def test_episodes_of_one_container_may_differ(folder: Path) -> None:
 def test_features_of_episodes_take_bounded_memory(name: str) -> None:
     """Also those that become equal ones."""
     def features(block: int) -> list[str]:
-        return [as_text([Signal("state", "<f4", 2), Signal(name.format(block), "<f4", 2)], ())]
+        return [features_text([Signal("state", "<f4", 2), Signal(name.format(block), "<f4", 2)], ())]
 
     rows = Records(b"episodes", 1 << 20, lambda block: [{"num_frames": 1}])
     table = Table(b"episodes", 1 << 20, list, rows, features=features)

@@ -16,7 +16,7 @@ from glassfs.cache import BlockCache
 from glassfs.content import Table
 from glassfs.errors import TooLarge
 from glassfs.view.lerobot import statistics
-from glassfs.view.lerobot.plan import NumberFeature, Plan
+from glassfs.view.lerobot.dataset import NumberFeature, Plan
 from glassfs.view.lerobot.statistics import NAMES, EpisodeStatistics, Pictures, Statistics, aggregate, of_numbers
 from tests.view.views import PLACE
 

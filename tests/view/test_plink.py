@@ -24,7 +24,7 @@ from glassfs.library import open_tree
 from glassfs.sandbox import pool
 from glassfs.sandbox.client import Sandbox
 from tests.formats.tree_files import dumped
-from tests.helpers import attributes_of
+from tests.helpers import attributes_of, worker_processes
 from tests.optional import without
 
 FILES = "bed", "bim", "fam"
@@ -211,7 +211,7 @@ def test_without_tskit_the_view_says_what_to_install(tmp_path: Path, monkeypatch
     simulated(4).dump(tmp_path / "a.trees")
     find = importlib.util.find_spec
     monkeypatch.setattr(
-        "glassfs.formats.genotypes.find_spec", lambda name: None if name == "tskit" else find(name),
+        "glassfs.formats.tree_sequences.find_spec", lambda name: None if name == "tskit" else find(name),
     )
     with open_tree(tmp_path / "a.trees", views="plink") as tree:
         assert "plink" not in [node.name for node in tree.directory("/").listing()]
@@ -225,7 +225,7 @@ def test_worker_that_is_killed_is_replaced(tmp_path: Path) -> None:
     assert len(wanted) > 4096 + 100  # a block of sites is cached
     with glassfs.open(tmp_path / "a.trees") as found, found["plink/a.bed"].open() as file:
         assert file.read(100) == wanted[:100]
-        for process in pool.pool().processes:
+        for process in worker_processes(pool.pool()):
             os.kill(process, signal.SIGKILL)
         file.seek(-100, io.SEEK_END)
         assert file.read() == wanted[-100:]

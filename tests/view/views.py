@@ -13,15 +13,15 @@ from unittest.mock import patch
 
 import numpy as np
 
+import glassfs.view.parquet as column_plans
 from glassfs.cache import BlockCache
 from glassfs.content import Array, Column, Content, Data, Group, Member, Memory, Ragged, RaggedText, Records, Table
-from glassfs.content import columns as blocks
+from glassfs.content import table as content_table
 from glassfs.content.data import SizedData
 from glassfs.tree import Tree
 from glassfs.tree.build import container_root
 from glassfs.view import ViewSet, file_of
 from glassfs.view.parquet import Parquet, pages
-from glassfs.view.parquet import columns as column_plans
 from tests.tree.trees import origin
 
 KEY = b"key"
@@ -133,7 +133,7 @@ def small_pages(size: int, rows_a_group: int = 1 << 20) -> Iterator[None]:
     """Make files with pages of about ``size`` bytes, and groups of ``rows_a_group`` rows."""
     with ExitStack() as stack:
         for module, name, value in (
-            (pages, "PIECE", size), (blocks, "PIECE", size),
+            (pages, "PIECE", size), (content_table, "PIECE", size),
             (column_plans, "GROUP_ROWS", rows_a_group), (column_plans, "MOST_CHUNKS", 1 << 20),
         ):
             stack.enter_context(patch.object(module, name, value))

@@ -52,7 +52,7 @@ class BlockCache(ByteCache):
         self.memory = MemoryBudget(budget, self._evict)
         self.notes: Notes = LRU(8192)
         self.of_files: LRU[Hashable, Any] = LRU(min(16 << 20, budget // 16))
-        """What files of views know of their columns (``view.known``), by weight in bytes."""
+        """What files of views know of their columns (``view.contract.Known``), by weight in bytes."""
         self.hits = self.misses = 0
         self.drops = 0
         """How often memory was released because it was not used for a while."""

@@ -4,8 +4,27 @@
 """
 
 from glassfs.content.blocks import Decoded, Rendered, Stream
-from glassfs.content.container import Container, Fault, layout_faults
-from glassfs.content.data import Data, Extent, Location, Memory, Slice, Unreadable, Zeros
+from glassfs.content.container import Container, Fault, Nested, NestedSource, layout_faults
+from glassfs.content.data import (
+    Blocked,
+    Chosen,
+    Computed,
+    Concatenated,
+    Converted,
+    Counted,
+    Data,
+    Extent,
+    Gathered,
+    Location,
+    Made,
+    Memory,
+    Parted,
+    Regular,
+    Slice,
+    Unreadable,
+    Zeros,
+    booleans,
+)
 from glassfs.content.episodes import EPISODE_COLUMNS, episodes_table, with_recording
 from glassfs.content.model import (
     TIME,
@@ -37,28 +56,10 @@ from glassfs.content.model import (
     Video,
     members_of,
 )
-from glassfs.content.nested import Nested, NestedSource
-from glassfs.content.ordering import array_as_stored
-from glassfs.content.parts import (
-    Blocked,
-    Chosen,
-    Computed,
-    Concatenated,
-    Converted,
-    Counted,
-    Gathered,
-    Made,
-    Parted,
-    Regular,
-    booleans,
-)
+from glassfs.content.npy import array_as_stored
 from glassfs.content.rows import rows_of
 from glassfs.content.summary import ARRAYS, EPISODES, Summary, summary_of
 from glassfs.content.table import Column, Documents, Ragged, Recording, Selection, Table
-
-# Former names, for formats and views of other packages.
-Film = Video
-Picture = EncodedImage
 
 __all__ = [
     "ARRAYS",
@@ -86,7 +87,6 @@ __all__ = [
     "Extent",
     "Fault",
     "Fields",
-    "Film",
     "Gathered",
     "Group",
     "Image",
@@ -104,7 +104,6 @@ __all__ = [
     "Outline",
     "Part",
     "Parted",
-    "Picture",
     "Ragged",
     "RaggedText",
     "Recording",

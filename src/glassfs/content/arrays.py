@@ -14,13 +14,12 @@ import xxhash
 
 from glassfs import work
 from glassfs.content import dtypes
+from glassfs.content.container import Nested
 from glassfs.content.data import Data, Extent, Slice
-from glassfs.content.episodes import TEXT
+from glassfs.content.episodes import LONGEST, TEXT
 from glassfs.content.model import Array, Fields, Group, Member, Omitted, Part, Series, Stored, members_of
 from glassfs.content.model import Collection as Contents
-from glassfs.content.nested import Nested
-from glassfs.content.pieces import PIECE_BYTES, PIECE_ROWS, Piece, piece_of
-from glassfs.content.summary import LONGEST, UNSIGNED, Columns
+from glassfs.content.summary import PIECE_BYTES, PIECE_ROWS, UNSIGNED, Columns, Piece, piece_of
 from glassfs.errors import Damaged, GlassfsError, LeftOut, Passing
 from glassfs.lazy import np
 from glassfs.names import component

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from functools import lru_cache, partial
 from typing import Any
 
-from glassfs.content.data import Data
-from glassfs.content.parts import Converted
+from glassfs.content.data import Converted, Data
 from glassfs.errors import Damaged
 from glassfs.lazy import NDArray, np
 from glassfs.lru import cached_if_short

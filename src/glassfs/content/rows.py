@@ -1,15 +1,18 @@
 """The rows of columns: their values, a limited number at a time, and the offsets of rows that differ in length.
 
-Nothing read is kept. Any thread. Reading raises Damaged for offsets that do not rise, and what the data raise.
+``TextRows`` are strings from which views of many rows are written without an object for each. Nothing read is kept.
+Any thread. Reading raises Damaged for offsets that do not rise, and what the data raise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
 from math import prod
-from typing import Any
+from typing import Any, NoReturn, overload
 
+from glassfs import work
 from glassfs.content import dtypes
 from glassfs.content.data import Data
 from glassfs.content.model import Array, RaggedText, Records
@@ -18,6 +21,98 @@ from glassfs.errors import Damaged, TooLarge
 from glassfs.lazy import NDArray, np
 from glassfs.names import text
 from glassfs.sizes import PIECE
+
+
+@dataclass(eq=False)
+class TextRows(Sequence["str | None"]):
+    """Rows of text, or None: row i has ``lengths[i]`` of the bytes ``raw``, those of all rows one after another.
+
+    ``present`` says which rows are not None; if it is None, all are present. Bytes that are not UTF-8 are backslash
+    escapes in the text.
+    """
+
+    raw: bytes
+    lengths: NDArray[Any]
+    present: NDArray[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, index: int) -> str | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> TextRows: ...
+    def __getitem__(self, index: int | slice) -> str | TextRows | None:
+        if not isinstance(index, slice):
+            return next(iter(self[index : index + 1]))
+        first, end, _ = index.indices(len(self))
+        begin = int(self.lengths[:first].sum())
+        lengths = self.lengths[first:end]
+        raw = self.raw[begin : begin + int(lengths.sum())]
+        return TextRows(raw, lengths, None if self.present is None else self.present[first:end])
+
+    def __iter__(self) -> Iterator[str | None]:
+        ends = [0, *self.lengths.cumsum().tolist()]
+        present = [True] * len(self) if self.present is None else self.present.tolist()
+        for is_present, (start, end) in zip(present, pairwise(ends), strict=True):
+            yield self.raw[start:end].decode("utf-8", "backslashreplace") if is_present else None
+
+    def with_lengths(self) -> bytes:
+        """Return the rows that are present, each as UTF-8 after its length, which is a 32-bit integer."""
+        lengths = self.lengths if self.present is None else self.lengths[self.present]
+        if self.raw.isascii():
+            return with_lengths(self.raw, lengths)
+        rows = [row.encode() for row in self if row is not None]
+        return b"".join([len(row).to_bytes(4, "little") + row for row in rows])
+
+
+def with_lengths(raw: bytes, lengths: NDArray[Any]) -> bytes:
+    """Return rows of bytes, that have these lengths and stand one after another, each after its length."""
+    # Lengths and bytes are put in place by a mask, as a loop over short rows in Python takes longer.
+    made = np.empty(4 * len(lengths) + len(raw), np.uint8)
+    is_raw = np.ones(len(made), bool)
+    places = lengths.cumsum() - lengths + 4 * np.arange(len(lengths))
+    for array, heads in ((is_raw, 0), (made, lengths)):
+        np.ndarray((max(0, len(made) - 3),), "<u4", array.data, 0, (1,))[places] = heads
+    made[is_raw] = np.frombuffer(raw, np.uint8)
+    return made.tobytes()
+
+
+def padded(raw: bytes, width: int, padding: str, missing: bytes = b"") -> TextRows:
+    """Return the rows of strings of ``width`` bytes that end at the first zero (``end``), or before the last ``zeros``
+    or ``spaces``. Rows that are ``missing`` are None, unless that is empty.
+    """
+    # Rows are short and many. A step over one byte of all rows is several times as fast as one over all bytes of a row.
+    matrix = np.frombuffer(raw, np.uint8).reshape(-1, width)
+    turned = np.ascontiguousarray(matrix.T)
+    counted = np.arange(1, width + 1, dtype=np.int32)[:, np.newaxis]
+    if padding == "end":
+        lengths = width - ((turned == 0) * counted[::-1]).max(0)
+    else:
+        is_space = turned == (ord(" ") if padding == "spaces" else 0)
+        lengths = (((turned != 0) & ~is_space) * counted).max(0)
+    lengths = lengths.astype(np.int64)
+    present = None
+    if 0 < len(missing) <= width:
+        is_equal = (turned[: len(missing)] == np.frombuffer(missing, np.uint8)[:, np.newaxis]).all(0)
+        present = ~(is_equal & (lengths == len(missing)))
+        lengths *= present
+    return TextRows(matrix[np.arange(width) < lengths[:, np.newaxis]].tobytes(), lengths, present)
+
+
+def coded(numbers: NDArray[Any], texts: Sequence[str | None]) -> TextRows:
+    """Return the text of each number, which is its index in ``texts``. Raises IndexError for another number."""
+    rows = [b"" if one is None else one.encode("utf-8", "backslashreplace") for one in texts]
+    lengths = np.array([len(row) for row in rows], np.int64)[numbers]
+    present = np.array([one is not None for one in texts], bool)[numbers]
+    raw = b"".join([rows[number] for number in numbers.tolist()])
+    return TextRows(raw, lengths, None if present.all() else present)
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and the infinities, which Python reads but JSON does not have (``json.loads(parse_constant=…)``)."""
+    raise ValueError(f"{name} is not a JSON number")
+
 
 LARGEST_ROW = 8 << 20
 """Bytes of a value in a row; as a list it takes many times as much."""
@@ -32,24 +127,16 @@ class Offsets:
 
     def at(self, row: int) -> int:
         """Return the offset of one row. Raises Damaged if it exceeds the values."""
-        offset = 0
-        if row or self.rows:
-            stored = self._data.read(row * self._width, self._width)
-            offset = int.from_bytes(stored, "little", signed=self._dtype[1] == "i")
-        # A file may have any offsets: one is used only if it is in its place, the first one 0 and the last one the end.
-        is_right = 0 <= offset <= self.total and (row > 0 or offset == 0) and (row < self.rows or offset == self.total)
-        if not is_right:
-            raise _damage()
-        return offset
+        return int(self.of(row, row)[0])
 
     def of(self, first: int, end: int) -> NDArray[Any]:
         """Return the offsets of the rows ``[first, end]``. Raises Damaged unless they rise within the values."""
         raw = self._data.read(first * self._width, (end - first + 1) * self._width)
         offsets = np.frombuffer(raw, self._dtype)
-        if (offsets[1:] < offsets[:-1]).any() or (first == 0 and offsets[0] != 0) or offsets[-1] > self.total:
-            raise _damage()
-        if offsets[0] < 0 or (end == self.rows and offsets[-1] != self.total):
-            raise _damage()
+        # A file may have any offsets: they are used only if the first one is 0 and the last one the end.
+        is_right = (first > 0 or offsets[0] == 0) and (end < self.rows or offsets[-1] == self.total)
+        if not is_right or (offsets[1:] < offsets[:-1]).any() or not 0 <= offsets[0] <= offsets[-1] <= self.total:
+            raise Damaged("the offsets of its rows do not rise from 0 to its end")
         return offsets.astype(np.int64)
 
     def empty(self, first: int, end: int) -> int:
@@ -67,18 +154,11 @@ class EvenOffsets(Offsets):
     def __init__(self, length: int, rows: int) -> None:
         self._length, self.rows, self.total = length, rows, length * rows
 
-    def at(self, row: int) -> int:
-        return row * self._length
-
     def of(self, first: int, end: int) -> NDArray[Any]:
         return np.arange(first, end + 1, dtype=np.int64) * self._length
 
     def empty(self, first: int, end: int) -> int:
         return 0 if self._length else end - first
-
-
-def _damage() -> Damaged:
-    return Damaged("the offsets of its rows do not rise from 0 to its end")
 
 
 def offsets_of(content: RaggedText | Ragged, item: int = 1) -> Offsets:
@@ -116,8 +196,8 @@ def values(column: Column, end: int, at_once: int, first: int = 0) -> Iterator[A
     if isinstance(content, Array):
         return _of_array(content, first, end, at_once)
     if isinstance(content, RaggedText):
-        texts = _runs(content.text, offsets_of(content), 1, first, end, at_once)
-        return (raw.decode("utf-8", "replace") for raw in texts)
+        texts = runs(content.text, offsets_of(content), 1, first, end, at_once)
+        return (raw.decode("utf-8", "replace") for raw in chain.from_iterable(texts))
     if isinstance(content, Ragged):
         return _of_ragged(content, first, end, at_once)
     return islice(of_records(content), first, end)
@@ -136,13 +216,6 @@ def array_rows(array: Array, first: int, end: int) -> NDArray[Any]:
     return found.reshape(count, *inner)
 
 
-def runs(data: Data, bounds: Sequence[int]) -> list[bytes]:
-    """Return the bytes between each two consecutive ``bounds``, which rise, after reading all at once."""
-    begin = bounds[0]
-    raw = data.read(begin, bounds[-1] - begin)
-    return [raw[start - begin : end - begin] for start, end in pairwise(bounds)]
-
-
 def _of_array(array: Array, first: int, end: int, at_once: int) -> Iterator[Any]:
     dtype, inner = dtypes.parsed(array.dtype), array.resolved_shape[1:]
     # A row becomes nested lists of Python, which take memory even where they have no values in them.
@@ -156,21 +229,29 @@ def _of_array(array: Array, first: int, end: int, at_once: int) -> Iterator[Any]
 
 def _of_ragged(ragged: Ragged, first: int, end: int, at_once: int) -> Iterator[Any]:
     dtype = np.dtype(ragged.dtype)
-    for run in _runs(ragged.values, offsets_of(ragged, dtype.itemsize), dtype.itemsize, first, end, at_once):
+    for run in chain.from_iterable(
+        runs(ragged.values, offsets_of(ragged, dtype.itemsize), dtype.itemsize, first, end, at_once),
+    ):
         yield run if dtype.kind == "V" else np.frombuffer(run, dtype).tolist()
 
 
-def _runs(data: Data, offsets: Offsets, item: int, first: int, end: int, at_once: int) -> Iterator[bytes]:
-    """Yield the bytes of each row."""
+def runs(data: Data, offsets: Offsets, item: int, first: int, end: int, at_once: int) -> Iterator[list[bytes]]:
+    """Yield the bytes of the rows ``[first, end)``, of as many at a time as have ``at_once`` bytes, or of one.
+
+    Raises TooLarge for too large a row.
+    """
     step = _rows_at_once(64, at_once)  # bytes of an offset as a Python integer, with its reference
     for start in range(first, end, step):
+        work.check()
         bounds: list[int] = (offsets.of(start, min(start + step, end)) * item).tolist()
-        if bounds[-1] - bounds[0] <= at_once:
-            yield from runs(data, bounds)
+        begin = bounds[0]
+        if bounds[-1] - begin <= at_once:
+            raw = data.read(begin, bounds[-1] - begin)
+            yield [raw[a - begin : b - begin] for a, b in pairwise(bounds)]
             continue
         for begin, after in pairwise(bounds):  # rows of so many bytes are read singly
             _demand_small(after - begin)
-            yield data.read(begin, after - begin)
+            yield [data.read(begin, after - begin)]
 
 
 def _rows_at_once(row: int, at_once: int) -> int:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from glassfs.content.container import Container
-from glassfs.content.data import Slice
+from glassfs.content.data import Chosen, Counted, Slice
 from glassfs.content.dtypes import parsed
 from glassfs.content.episodes import EPISODES_KEY, FRAME, STEPS, TEXTS, WHOLE, episodes_table, recording_in
 from glassfs.content.model import (
@@ -37,7 +37,6 @@ from glassfs.content.model import (
     Video,
     members_of,
 )
-from glassfs.content.parts import Chosen, Counted
 from glassfs.content.table import Column, Recording, Selection, Table, number_of
 from glassfs.errors import LASTING, Damaged
 from glassfs.lazy import np
@@ -145,10 +144,6 @@ def chosen_frames(video: Video, rows: range) -> Video:
         present=None if present is None else [rows.index(one) for one in present if one in rows],
         is_missing=None if is_missing is None else lambda number: is_missing(rows[number]),
     )
-
-
-def _place(rows: range, number: int) -> int | None:
-    return rows.index(number) if number in rows else None
 
 
 def _slower(fps: float | Callable[[], float], every: int) -> float | Callable[[], float]:
@@ -345,8 +340,8 @@ class _Cut:
             # Frames that differ in more than their bytes are single contents, named by their numbers.
             case Stored() if path[:-1] in self._cameras and (frame := _FRAME.match(last)):
                 number = int(frame[0])
-                name = b"%0*d" % (len(frame[0]), _place(self._rows, number) or 0) + last[frame.end() :]
-                return (name, content) if number in self._rows else None
+                place = b"%0*d" % (len(frame[0]), self._rows.index(number)) if number in self._rows else None
+                return place and (place + last[frame.end() :], content)
         return last, content
 
     @once

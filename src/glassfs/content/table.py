@@ -2,20 +2,28 @@
 
 A table refers to contents that exist by themselves as well. It adds their names, their order and that row i of one
 belongs to row i of the others. Cheap to make; any thread.
+
+``ColumnBlocks`` are rows whose values stand side by side in a container: a block is read or decoded once for all
+columns, and kept by the cache.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
-from glassfs.content.data import Data
+from glassfs.cache import BlockCache
+from glassfs.content.blocks import Rendered
+from glassfs.content.data import Data, Parted, Regular
 from glassfs.content.model import Array, Content, Member, RaggedText, Records
 from glassfs.errors import LASTING, Damaged, TooLarge
+from glassfs.sizes import PIECE
 
 WIDEST = 10_000
 """Limit of columns in a table: once they are asked for, all are in memory, 1 to 3 KiB each."""
@@ -89,7 +97,7 @@ class Table(Content):
     column has blocks of its own.
 
     If each row is an episode, ``recording(number)`` returns it, given ``number_of`` its record, and ``features(block)``
-    the features of the rows in a block of ``records`` (``content.features``), both when needed. They may raise Damaged.
+    the features of the rows in a block of ``records`` (``content.episodes``), both when needed. They may raise Damaged.
     ``selection`` is what a user selected, if rows are only some of the episodes.
     """
 
@@ -213,3 +221,52 @@ def is_sized(column: Column) -> bool:
     if isinstance(content, RaggedText):
         return content.text.is_sized and content.offsets.is_sized
     return isinstance(content, Ragged) and content.values.is_sized and content.offsets.is_sized
+
+
+class ColumnBlocks:
+    """``rows`` rows of ``width`` bytes. ``make(first, count)`` returns some of them, one column after another."""
+
+    def __init__(
+        self, rows: int, width: int, make: Callable[[int, int], bytes], cache: BlockCache, key: tuple[Hashable, ...],
+    ) -> None:
+        self.rows = rows
+        self.rows_a_block = 1 << max(1, PIECE // max(1, width)).bit_length() - 1
+        self._width = width
+        self._make = make
+        self._cache = cache
+        self._key = key
+
+    def column(self, offset: int, width: int) -> Data:
+        """Return the ``width`` bytes of each row that begin ``offset`` bytes after the start of the row."""
+        return _BlockColumn(self, offset, width)
+
+    def columns(self, described: Iterable[tuple[str, str, tuple[int, ...]]]) -> Iterator[Column]:
+        """Yield all columns in order, given their names, their dtypes and the shapes of a row."""
+        offset = 0
+        for name, dtype, shape in described:
+            width = prod(shape) * int(dtype[2:])
+            values = Array(b"", self.column(offset, width), dtype, (self.rows, *shape))
+            yield Column(name.encode(), values, is_list=bool(shape))
+            offset += width
+
+    def block(self, number: int) -> tuple[Data, int]:
+        """Return a block, and its number of rows."""
+        first = number * self.rows_a_block
+        rows = min(self.rows_a_block, self.rows - first)
+        # Making a block takes the values as they are stored, the same in columns, and the joined bytes.
+        size = rows * self._width
+        made = partial(self._make, first, rows)
+        return Rendered(self._cache, (*self._key, "rows", first), made, size, cost=4 * size), rows
+
+
+class _BlockColumn(Parted):
+    bounds: Sequence[int] = ()
+
+    def __init__(self, blocks: ColumnBlocks, offset: int, width: int) -> None:
+        self._blocks = blocks
+        self._offset = offset
+        self.bounds = Regular(blocks.rows_a_block * width, blocks.rows * width)
+
+    def read_part(self, number: int, buffer: memoryview, offset: int) -> None:
+        block, rows = self._blocks.block(number)
+        block.read_into(buffer, rows * self._offset + offset)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from glassfs import work
 from glassfs.content import ARRAYS, EPISODES
 from glassfs.content.allowance import OBJECT, Allowance
 from glassfs.errors import DeviceFailed, GlassfsError, NotADirectory, NotAllowed, NotFound, TooLarge, Unavailable
-from glassfs.formats.registry import HEAD, Head, joined_by, recognise
+from glassfs.formats.registry import joined_by
 from glassfs.names import raw
 from glassfs.settings import settings
 from glassfs.source import Entry, Kind, Path, Version
@@ -300,41 +300,19 @@ def expected_tables(
     """Return the names of the joined tables to which files may give rows, without opening them as containers.
 
     The tree knows this of files that were opened. For others the suffix decides; where it promises no rows,
-    ``kept_of``, which returns the tables of rows that an earlier process found; and for a few local files without a
-    suffix of a format, the first bytes.
+    ``kept_of``, which returns the tables of rows that an earlier process found.
     """
     names: set[str] = set()
-    seldom: list[SnapshotFile] = []
-    unknown: list[SnapshotFile] = []
+    unsure: list[SnapshotFile] = []
     for file in files:
         tables, usual = containers.tables_of(file.location, file.version), joined_by(file.path)
         if tables is not None:
             names.update(name for name in tables if name != ARRAYS or usual is None or ARRAYS in usual)
-        elif usual is not None:
-            names.update(usual)
-            if usual != joined_by(file.path, True):
-                seldom.append(file)
-        elif not file.location.store.is_remote:
-            unknown.append(file)
-    names.update(kept_of(seldom) if seldom else ())
-    calls = TimedCalls(settings.heads_longest)
-    until = time.monotonic() + settings.heads_longest
-    for file in unknown[:256]:
-        with suppress(GlassfsError):  # it cannot be read now, so it is in no table
-            names.update(calls.call(file.location, file.volume, partial(_told_by_head, file)))
-        if time.monotonic() > until:
-            break
-    return in_order(names)
-
-
-def _told_by_head(file: SnapshotFile) -> Sequence[str]:
-    with closing(file.location.store.open(file.location.path)) as source:
-        head = Head.of(source, source.read(0, min(HEAD, source.size)))
-        chosen = recognise(head)
-        if chosen is None:
-            return ()
-        # Where opening is slow, finding all arrays takes long.
-        return [name for name in chosen.joined if name != ARRAYS or not chosen.is_slow(head)]
+        else:
+            names.update(usual or ())
+            if usual != joined_by(file.path, True) or (usual is None and not file.location.store.is_remote):
+                unsure.append(file)
+    return in_order(names.union(kept_of(unsure) if unsure else ()))
 
 
 def in_order(names: Iterable[str]) -> list[str]:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from glassfs import work
 from glassfs.content import ARRAYS, Table
 from glassfs.content.allowance import LEAST, Allowance
-from glassfs.content.join import Joined
+from glassfs.content.summary import Joined
 from glassfs.datasets.files import FileSnapshot, TimedCalls, in_order
 from glassfs.errors import NotAllowed, NotFound
 from glassfs.formats.registry import joined_names

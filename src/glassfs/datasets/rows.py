@@ -19,9 +19,19 @@ import xxhash
 from glassfs import __version__, work
 from glassfs.content import Container
 from glassfs.content.arrays import NOTHING, Measure, array_pieces
-from glassfs.content.pieces import LAYOUT, Piece, as_json, piece_of, pieces_of, values_of
 from glassfs.content.selected import ALL, Picks, row_of, total_reward
-from glassfs.content.summary import ARRAYS, EPISODE_ROWS, EPISODES, FEATURES
+from glassfs.content.summary import (
+    ARRAYS,
+    EPISODE_ROWS,
+    EPISODES,
+    FEATURES,
+    LAYOUT,
+    Piece,
+    as_json,
+    piece_of,
+    pieces_of,
+    values_of,
+)
 from glassfs.datasets.files import PUBLIC_FILE, SnapshotFile, TimedCalls
 from glassfs.errors import Changed, GlassfsError, Unrecognised
 from glassfs.formats.registry import GROUP

@@ -20,7 +20,7 @@ from glassfs.content.selected import Picks
 from glassfs.content.summary import EPISODES
 from glassfs.content.table import Episode, Selection
 from glassfs.datasets.joined import Audience, Joins
-from glassfs.datasets.selections import Asked, SelectionError, Words, asked, at_line, is_selection
+from glassfs.datasets.selections import Asked, SelectionError, Words, asked, is_selection
 from glassfs.errors import DeviceFailed, Unavailable
 from glassfs.formats.registry import may_be_container
 from glassfs.names import distinct, raw
@@ -194,7 +194,7 @@ class Selecting:
             own = picks.get(container.partition("/")[0], picks.get(""))  # a single folder is the root of all names
             assert own is not None
             own[file.location.path] = Picks(episodes, file.version, steps, selection=selection)
-        folders = [start for start in self._starts if not _is_file(start)]
+        folders = [start for start in self._starts if start.location.entry().kind is Kind.FOLDER]
         if not folders and lost:  # no folder can say it
             first = next(filter(None, picks.values()), {})
             for path, one in [*first.items()][:1]:
@@ -212,6 +212,7 @@ class Selecting:
     def _none(self) -> SelectionError:
         """Return why nothing is selected."""
         from glassfs.datasets.where import why_none
+        from glassfs.layouts.form import at_line
 
         asked, known, names = self._asked, Counter[str](), list[str]()
         for one in self._joins.snapshot().table(EPISODES).described():
@@ -251,7 +252,3 @@ def selected_store(named: Named, picks: Picks) -> SelectedStore:
     """Return a store of which these episodes of one container are shown."""
     shown = Shown({named.path: picks}, frozenset(), {})
     return SelectedStore(named.store, lambda: shown, lambda: None, picks.selection)
-
-
-def _is_file(start: Start) -> bool:
-    return start.location.store.entry(start.location.path).kind is not Kind.FOLDER

@@ -124,7 +124,7 @@ def read(file: str) -> Asked:
         raise SelectionError(f"cannot be read: {error.strerror}", file) from error
     if len(data) > LARGEST:
         raise SelectionError(f"is larger than {LARGEST >> 20} MiB, and no selection", file)
-    from glassfs.layouts.form import load_toml  # most sources are shown whole
+    from glassfs.layouts.form import at_line, key_in, load_toml  # most sources are shown whole
 
     try:
         text = data.decode()
@@ -134,15 +134,7 @@ def read(file: str) -> Asked:
     try:
         return _checked(found, file, text)
     except _Wrong as error:
-        key = rf"\s*\[?\s*[\"']?{re.escape(error.key)}[\"']?\s*[\]=]"
-        raise SelectionError(str(error), at_line(file, text, key)) from None
-
-
-def at_line(file: str, text: str, pattern: str) -> str:
-    """Return the name of a file with the number of the first line of its text that begins with a pattern."""
-    lines = enumerate(text.splitlines(), 1)
-    line = next((number for number, line in lines if re.match(pattern, line)), 0)
-    return f"{file}:{line}" if line else file
+        raise SelectionError(str(error), at_line(file, text, key_in(error.key))) from None
 
 
 def _checked(found: Mapping[str, Any], file: str, text: str) -> Asked:

@@ -13,10 +13,20 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, BinaryIO
 
 from glassfs.cache import BlockCache
-from glassfs.content.join import Joined
-from glassfs.content.pieces import ContainerPiece, Piece, piece_of, records, rows_in, values_of
-from glassfs.content.summary import COLUMNS, CONTAINER, EPISODES, RECORD_COLUMNS
-from glassfs.datasets.blocks import BlockTable, RowStore
+from glassfs.content.summary import (
+    COLUMNS,
+    CONTAINER,
+    EPISODES,
+    RECORD_COLUMNS,
+    ContainerPiece,
+    Joined,
+    Piece,
+    piece_of,
+    records,
+    rows_in,
+    values_of,
+)
+from glassfs.datasets.snapshots import BlockTable, RowStore
 from glassfs.view import json
 from glassfs.view.csv import cell
 from glassfs.view.csv import encoded as as_csv

@@ -1,11 +1,10 @@
 """Contents as files. ``contract`` defines views; ``canonical`` has the ones that every tree shows.
 
-All other views are derived: ``registry`` knows them, and a tree has a ``ViewSet`` of those that the user asked for.
+All other views are derived: ``available`` returns them, and a tree has a ``ViewSet`` of those that the user asked for.
 """
 
 from glassfs.view.canonical import data_of, file_of, folder_of, has_file
-from glassfs.view.contract import File, Key, Shown, View
-from glassfs.view.registry import ALL, ViewSet, available, chosen
+from glassfs.view.contract import ALL, File, Key, Shown, View, ViewSet, available, chosen
 
 __all__ = [
     "ALL",

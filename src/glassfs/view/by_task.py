@@ -15,12 +15,12 @@ from glassfs.cache import BlockCache
 from glassfs.content import Group, Link, Member, Series, Table
 from glassfs.content.allowance import OBJECT, Allowance, held, held_by_member
 from glassfs.content.episodes import POSITION
-from glassfs.content.join import Joined
 from glassfs.content.rows import of_records
-from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.content.summary import CONTAINER, EPISODES, Joined
 from glassfs.content.table import number_of
 from glassfs.content.video import DIGITS
 from glassfs.errors import TooLarge
+from glassfs.lru import cached_if_short
 from glassfs.names import raw, shortened
 from glassfs.view.contract import Key, Shown, View
 
@@ -38,17 +38,17 @@ class Grouping(NamedTuple):
     def rows(self, table: Table) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yield each row after its word."""
         _demand_few(table)
-        last, word = None, self.word(None)
         for record in of_records(table.records) if table.records else ():
-            value = record.get(self.column)
-            # Rows of one task follow one another, and making the word of a long text takes most of a listing's time.
-            if value is not last and not (type(value) is str and value == last):
-                last, word = value, self.word(value)
-            yield word, record
+            yield self.word(record.get(self.column)), record
 
 
 def _task(task: Any) -> bytes:
-    return shortened(str(task or "").encode("utf-8", "replace"))
+    return _shortened(str(task or ""))
+
+
+@cached_if_short(16)  # rows of one task follow one another, and shortening takes most of a listing's time
+def _shortened(task: str) -> bytes:
+    return shortened(task.encode("utf-8", "replace"))
 
 
 def _success(outcome: Any) -> bytes:

@@ -26,9 +26,9 @@ import io
 import math
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from itertools import chain, pairwise
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -43,7 +43,7 @@ from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
 from glassfs.view import json
 from glassfs.view.contract import Key, Shown, View
-from glassfs.view.parquet.columns import ColumnPlan, plans_of
+from glassfs.view.parquet import ColumnPlan, plans_of
 from glassfs.view.parquet.schema import BYTES, TEXT
 
 CELL = 256
@@ -119,16 +119,9 @@ class CsvPass:
         shown = {TEXT: text, BYTES: base64}
         show: Callable[[bytes], str] = shown.get(plan.kind) or partial(numbers, plan.kind.dtype)
         item, weight = plan.kind.stored or 1, _weight(plan)
-        step = max(1, self._step // (CELL + 2 * weight * offsets.total // max(1, self._rows)))
-        for first in range(0, self._rows, step):
-            work.check()
-            bounds: list[int] = offsets.of(first, min(self._rows, first + step)).tolist()
-            # Rows much longer than others are read one by one.
-            is_light = weight * (bounds[-1] - bounds[0]) <= self._step
-            parts: Iterable[Sequence[int]] = [bounds] if is_light else pairwise(bounds)
-            for part in parts:
-                self._take(number, weight * (part[-1] - part[0]))
-                yield from map(show, runs(data, [item * bound for bound in part]))
+        for some in runs(data, offsets, item, 0, self._rows, max(1, self._step * item // weight)):
+            self._take(number, weight * sum(map(len, some)) // item)
+            yield from map(show, some)
 
     def _of_records(self, number: int, records: Records) -> Iterator[Any]:
         """Yield the cells of records. Raises Damaged unless there are as many as the table has rows."""

@@ -13,8 +13,7 @@ from typing import Any
 
 from glassfs.cache import BlockCache
 from glassfs.content import Data, Documents, RaggedText, Records, Slice, Stream, Table
-from glassfs.content.rows import of_records, offsets_of
-from glassfs.content.texts import refuse_constant
+from glassfs.content.rows import of_records, offsets_of, refuse_constant
 from glassfs.errors import Damaged, TooLarge
 from glassfs.sizes import PIECE
 from glassfs.view import json

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 from glassfs.cache import BlockCache
 from glassfs.content import Blocked, Concatenated, Data, Group, Member, Memory, Omitted, Part, Regular, Rendered
-from glassfs.content.genotypes import Genotypes, Request
+from glassfs.content.model import Genotypes, Request
 from glassfs.errors import NotInstalled
 from glassfs.sizes import PIECE
 from glassfs.view.contract import Key, Shown, View

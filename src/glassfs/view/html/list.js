@@ -27,7 +27,7 @@
 
   let isBelow = false, hasImages = false, picked = [], pair = [];
   let texts = [], source = "SOURCE";
-  let isOfEpisodes = true, thing = "episode", rows = [], names = [], shown = [], page = 0, sorted = { name: "", isDown: false };
+  let isServed = false, isOfEpisodes = true, thing = "episode", rows = [], names = [], shown = [], page = 0, sorted = { name: "", isDown: false };
 
   class Row {
     constructor(values, number, facts) {
@@ -84,10 +84,10 @@
       names = names.slice(0, isOfEpisodes ? SHOWN : SHOWN_OF_OTHERS);
       texts = [facts.directory === null ? "container" : "", ...names].filter((name) => TEXTS.includes(name));
       source = inShell((facts.title || source).replace(/^-/, "./-"));
-      if (facts.total > rows.length) {
-        const [total, here] = [facts.total, rows.length].map((count) => count.toLocaleString("en"));
-        note(`There are ${total} ${thing}s, too many for a page: the first ${here} are here.`);
-      }
+      isServed = facts.where !== undefined;
+      const [total, here] = [facts.total, rows.length].map((count) => count.toLocaleString("en"));
+      if (isServed) note(`Of ${total} ${thing}s ${here} are here${facts.where ? `, where ${facts.where}` : ""}. Enter in the filter searches all.`);
+      else if (facts.total > rows.length) note(`There are ${total} ${thing}s, too many for a page: the first ${here} are here.`);
       head(facts.title);
       addTables(facts.tables ?? [], facts.table);
       if (facts.omitted) note(`Containers that not every user may read are left out: ${facts.omitted}.`);
@@ -140,19 +140,20 @@
 
   const inShell = (text) => (/^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-  // Returns the command that selects what the filter of the page does; empty if there is no filter, or no column for it.
-  function command(words, outcome) {
+  // Returns the condition of the page's filter; empty if there is no filter, or no column for it.
+  function condition(words, outcome) {
     if (words.length && !texts.length) return "";
     const columns = texts.map((name) => (name === "language_instruction" ? "task" : name));
     // A text of JSON is one of the condition, too.
     const containing = (word) => `(${columns.map((name) => `${name} ~ ${JSON.stringify(word)}`).join(" or ")})`;
-    const condition = [...words.map(containing), ...(outcome ? [CONDITIONS[outcome]] : [])].join(" and ");
-    return condition && `glassfs select --where ${inShell(condition)} ${source}`;
+    return [...words.map(containing), ...(outcome ? [CONDITIONS[outcome]] : [])].join(" and ");
   }
 
+  const filterWords = () => at("filter").value.toLowerCase().split(/\s+/).filter(Boolean);
+
   function select() {
-    const words = at("filter").value.toLowerCase().split(/\s+/).filter(Boolean), outcome = at("outcome").value;
-    at("copy").title = command(words, outcome);
+    const words = filterWords(), outcome = at("outcome").value, selected = condition(words, outcome);
+    at("copy").title = selected && `glassfs select --where ${inShell(selected)} ${source}`;
     at("copy").disabled = !at("copy").title;
     shown = rows.filter((row) => words.every((word) => row.words.includes(word))
       && (!outcome || String(row.values.get("success") ?? null) === outcome));
@@ -342,8 +343,16 @@
     page = 0;
     filter();
   };
+  // A page from a server has only some rows, so the server is asked for those that the filter selects of all.
+  const ask = () => {
+    if (isServed) location.search = new URLSearchParams({ where: condition(filterWords(), at("outcome").value) });
+  };
   at("filter").oninput = again;
-  at("outcome").onchange = again;
+  at("filter").onkeydown = ({ key }) => key === "Enter" && ask();
+  at("outcome").onchange = () => {
+    again();
+    ask();
+  };
   at("copy").onclick = async () => {
     const { title } = at("copy");
     try {

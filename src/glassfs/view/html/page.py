@@ -51,7 +51,7 @@ def frame(title: str, body: str, script: str, has_data: bool = True) -> tuple[by
     # script run but the one with this digest, and nothing is sent anywhere.
     style, code = PARTS["page.css"], PARTS["common.js"] + PARTS[script]
     words = {
-        "script": f"{_digest(code)}{BESIDE if has_data else ''}", "look": _digest(style), "style": style, "code": code,
+        "script": f"{digest(code)}{BESIDE if has_data else ''}", "look": digest(style), "style": style, "code": code,
         "title": html(brief(title, LONGEST_TITLE)), "body": body,
         "data": f'<script src="{DATA_NAME.decode()}{DATA_SUFFIX}" defer></script>\n' if has_data else "",
     }
@@ -87,7 +87,8 @@ class Deferred(Data):
         self._found().read_into(buffer, offset)
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
+    """Return the source that lets a policy allow this style or script alone."""
     return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 

@@ -35,12 +35,18 @@ from glassfs.errors import Changed
 from glassfs.lazy import NDArray, np
 from glassfs.names import raw
 from glassfs.sizes import PIECE
-from glassfs.view.contract import Key, Shown, View
+from glassfs.view.contract import Key, Known, Shown, View
 from glassfs.view.json import render
-from glassfs.view.known import Known
-from glassfs.view.lerobot.dataset import CHUNKS_SIZE, FILE_BYTES, Datasets, EpisodeSet, datasets_of
+from glassfs.view.lerobot.dataset import (
+    CHUNKS_SIZE,
+    DEFAULTS,
+    FILE_BYTES,
+    Datasets,
+    EpisodeSet,
+    NumberFeature,
+    datasets_of,
+)
 from glassfs.view.lerobot.files import VideoFile, data_file
-from glassfs.view.lerobot.plan import DEFAULTS, NumberFeature
 from glassfs.view.lerobot.statistics import EpisodeStatistics
 from glassfs.view.parquet import Parquet
 

@@ -14,17 +14,15 @@ from glassfs.cache import BlockCache
 from glassfs.codec import h264
 from glassfs.content import Array, Column, Data, Parted, Recording, Table
 from glassfs.content.allowance import OBJECT
-from glassfs.content.columns import ColumnBlocks
-from glassfs.content.features import Signal
+from glassfs.content.episodes import Signal
+from glassfs.content.table import ColumnBlocks
 from glassfs.content.video import video_of
 from glassfs.errors import Changed
 from glassfs.lazy import NDArray, np
 from glassfs.names import text
 from glassfs.view import mp4
-from glassfs.view.contract import Key
-from glassfs.view.known import Known
-from glassfs.view.lerobot import plan
-from glassfs.view.lerobot.dataset import EpisodeSet
+from glassfs.view.contract import Key, Known
+from glassfs.view.lerobot.dataset import BOOLEAN, DEFAULTS, EpisodeSet, NumberFeature
 from glassfs.view.parquet import Parquet
 
 
@@ -39,7 +37,7 @@ def data_file(table: Table, dataset: EpisodeSet, cache: BlockCache, above: Key, 
     blocks = ColumnBlocks(rows, dataset.step_width, partial(_made, table, dataset, first), cache, key)
 
     def columns() -> list[Column]:
-        features = (*dataset.plan.columns, *plan.DEFAULTS)
+        features = (*dataset.plan.columns, *DEFAULTS)
         return list(blocks.columns((one.name, one.dtype, (one.length,) if one.length > 1 else ()) for one in features))
 
     return Parquet(Table(b"data", rows, columns, shared_width=dataset.step_width), cache, key)
@@ -53,16 +51,16 @@ def _made(table: Table, dataset: EpisodeSet, before: int, first: int, rows: int)
     container, recording_of = None, None
     with ExitStack() as stack:
         while row < rows:
-            place = dataset.place(episode)
+            place, number = dataset.place(episode)
             # Episodes of one container follow each other, so it is opened once for all of them, and closed before the
             # next one: a block may have steps of hundreds of containers.
-            if place.container != container or recording_of is None:
+            if place != container or recording_of is None:
                 stack.close()
-                container = place.container
+                container = place
                 recording_of = stack.enter_context(table.recordings(container, is_kept=False))
             skipped = frame + row - dataset.starts[episode]
             count = min(rows - row, dataset.length(episode) - skipped)
-            steps = Steps(recording_of(place.number), dataset.length(episode), place.container)
+            steps = Steps(recording_of(number), dataset.length(episode), place)
             for column, values in zip(dataset.plan_of[episode].columns, made, strict=True):
                 steps.read(column, values[row : row + count], skipped)
             row += count
@@ -79,7 +77,7 @@ def _defaults(dataset: EpisodeSet, frame: int, rows: int) -> list[NDArray[Any]]:
     inside = frames - starts[episodes]
     tasks = np.frombuffer(dataset.task_of, np.uint32)[episodes]
     columns: list[NDArray[Any]] = [inside / dataset.fps, inside, episodes, frames, tasks]
-    return [values.astype(one.dtype) for values, one in zip(columns, plan.DEFAULTS, strict=True)]
+    return [values.astype(one.dtype) for values, one in zip(columns, DEFAULTS, strict=True)]
 
 
 class Steps:
@@ -92,7 +90,7 @@ class Steps:
         for column in recording.steps.columns():
             self._arrays.setdefault(text(column.name), column.content)
 
-    def read(self, column: plan.NumberFeature, values: NDArray[Any], first: int) -> None:
+    def read(self, column: NumberFeature, values: NDArray[Any], first: int) -> None:
         """Fill ``values``, a row for each step from number ``first`` on, with those of a column."""
         at, count = 0, len(values)
         for signal in column.parts:
@@ -101,7 +99,7 @@ class Steps:
             data = self._array(signal).data.read(first * width, count * width)
             read = np.frombuffer(data, signal.dtype).reshape(count, length)
             target = values[:, at : at + length]
-            if column.dtype == plan.BOOLEAN:
+            if column.dtype == BOOLEAN:
                 np.not_equal(read, 0, out=target)
             else:
                 with np.errstate(over="ignore", invalid="ignore"):  # signaling NaN
@@ -156,14 +154,15 @@ class VideoFile(Parted):
             buffer[:] = mp4.head(*self._head)[offset : offset + len(buffer)]
             return
         # A shared mount must not show what was closed to others since, even from a recording that is open.
-        self._table.demand_readable(self._dataset.place(number).container)
+        self._table.demand_readable(self._dataset.place(number)[0])
         self._known.get(number).read_into(buffer, offset)
 
     def _opened(self, episode: int) -> mp4.EncodedFrames:
         """Return the frames of an episode. Raises Changed if its video is not what its container said."""
-        camera, place = self._dataset.plan_of[episode].films[self._film].camera, self._dataset.place(episode)
-        with self._table.recordings(place.container, is_kept=True) as recording_of:
-            for name, content in recording_of(place.number).cameras():
+        camera = self._dataset.plan_of[episode].films[self._film].camera
+        container, number = self._dataset.place(episode)
+        with self._table.recordings(container, is_kept=True) as recording_of:
+            for name, content in recording_of(number).cameras():
                 if text(b"/".join(name)) != camera.name:
                     continue
                 video = video_of(content)
@@ -171,4 +170,4 @@ class VideoFile(Parted):
                     shown = replace(video, width=camera.width, height=camera.height, fps=self._dataset.fps)
                     first = self._dataset.starts[episode] - self._first
                     return mp4.EncodedFrames(shown, first, self._cache, (*self._key, episode))
-        raise Changed("has other cameras than when its episodes were listed", place.container, camera.name)
+        raise Changed("has other cameras than when its episodes were listed", container, camera.name)

@@ -30,7 +30,7 @@ import xxhash
 from glassfs import work
 from glassfs.cache import BlockCache
 from glassfs.content import Column, Recording, Rendered, Table
-from glassfs.content.columns import ColumnBlocks
+from glassfs.content.table import ColumnBlocks
 from glassfs.content.video import video_of
 from glassfs.errors import LASTING, TooLarge
 from glassfs.lazy import NDArray, np
@@ -40,8 +40,7 @@ from glassfs.sizes import PIECE
 from glassfs.view import mp4, planes
 from glassfs.view.contract import Key
 from glassfs.view.json import LIMIT
-from glassfs.view.lerobot import plan
-from glassfs.view.lerobot.dataset import EpisodeSet
+from glassfs.view.lerobot.dataset import BOOLEAN, DEFAULTS, EpisodeSet, Film, NumberFeature, Plan
 from glassfs.view.lerobot.files import Steps
 
 if TYPE_CHECKING:
@@ -185,7 +184,7 @@ def aggregate(parts: Sequence[Statistics]) -> Statistics:
 
 
 def of_defaults(first: int, frames: int, fps: float, episode: int, task: int) -> Sequence[Statistics]:
-    """Return the statistics of the features that every dataset has (``plan.DEFAULTS``), for one episode.
+    """Return the statistics of the features that every dataset has (``DEFAULTS``), for one episode.
 
     ``first`` is the number of its first frame in the dataset. All follows from these numbers, without a pass.
     """
@@ -232,8 +231,8 @@ class StatisticsFeature(NamedTuple):
             yield f"stats/{self.name}/{name}", self.dtype if name in ("min", "max") else "<f8", shape
 
 
-def _of_column(column: plan.NumberFeature) -> StatisticsFeature:
-    return StatisticsFeature(column.name, column.length, {"f": "<f8", "b": plan.BOOLEAN}.get(column.dtype[1], "<i8"))
+def _of_column(column: NumberFeature) -> StatisticsFeature:
+    return StatisticsFeature(column.name, column.length, {"f": "<f8", "b": BOOLEAN}.get(column.dtype[1], "<i8"))
 
 
 class EpisodeStatistics:
@@ -251,7 +250,7 @@ class EpisodeStatistics:
         videos = [StatisticsFeature(film.name, 3, "<f8", is_camera=True) for film in dataset.plan.films]
         inside = [*map(_of_column, dataset.plan.columns), *videos]
         self._numbers_inside = sum(feature.width for feature in inside)
-        self.features = (*inside, *map(_of_column, plan.DEFAULTS))
+        self.features = (*inside, *map(_of_column, DEFAULTS))
         self._columns = [column for feature in self.features for column in feature.columns()]
         self.width = sum(prod(shape) * int(dtype[2:]) for _, dtype, shape in self._columns)
         """The bytes of an episode in all columns."""
@@ -323,7 +322,7 @@ class EpisodeStatistics:
         dataset, pieces = self._dataset, array("I")
         last: object = None
         for episode in range(dataset.episodes):
-            own = dataset.place(episode).container, dataset.plan_of[episode]
+            own = dataset.place(episode)[0], dataset.plan_of[episode]
             if own != last or episode - pieces[-1] == self._blocks.rows_a_block:
                 pieces.append(episode)
             last = own
@@ -333,12 +332,12 @@ class EpisodeStatistics:
     def _piece(self, first: int, end: int) -> bytes:
         """Return the numbers of the features that are in the container, episode by episode."""
         table, dataset, plan = self._table, self._dataset, self._dataset.plan_of[first]
-        container, made = dataset.place(first).container, list[bytes]()
+        container, made = dataset.place(first)[0], list[bytes]()
         with ExitStack() as stack:
             recording_of: Callable[[int], Recording] | None = None
             for episode in range(first, end):
                 work.check()
-                number, length = dataset.place(episode).number, dataset.length(episode)
+                number, length = dataset.place(episode)[1], dataset.length(episode)
                 # All that the numbers depend on beside the bytes of the container, which the catalogue knows. They are
                 # kept for each episode, so that what is known of all serves each selection.
                 described = repr((LAYOUT, plan, number, length)).encode("utf-8", "surrogatepass")
@@ -360,7 +359,7 @@ def _as_numbers(found: Iterable[Statistics]) -> Floats:
 
 
 def _of_episode(
-    steps: Steps, recording: Recording, own: plan.Plan, length: int, cache: BlockCache,
+    steps: Steps, recording: Recording, own: Plan, length: int, cache: BlockCache,
 ) -> Iterator[Statistics]:
     for column in own.columns:
         yield of_numbers(_chunks(steps, column, length), length)
@@ -370,7 +369,7 @@ def _of_episode(
         yield _of_film(by_name.get(film.camera.name), film, length, cache)
 
 
-def _chunks(steps: Steps, column: plan.NumberFeature, length: int) -> Iterator[NDArray[Any]]:
+def _chunks(steps: Steps, column: NumberFeature, length: int) -> Iterator[NDArray[Any]]:
     rows = max(1, 4 * PIECE // column.width)
     for first in range(0, length, rows):
         values = np.empty((min(rows, length - first), column.length), column.dtype)
@@ -378,7 +377,7 @@ def _chunks(steps: Steps, column: plan.NumberFeature, length: int) -> Iterator[N
         yield values
 
 
-def _of_film(content: Any, film: plan.Film, length: int, cache: BlockCache) -> Statistics:
+def _of_film(content: Any, film: Film, length: int, cache: BlockCache) -> Statistics:
     """Return the statistics of the frames that are sampled; frames that cannot be decoded are passed over.
 
     Pictures have the size of the film, and frames without one are gray, as in its MP4 file.

@@ -20,8 +20,7 @@ from glassfs.cache import BlockCache
 from glassfs.codec import thrift
 from glassfs.codec.thrift import i32, varint
 from glassfs.content import Computed, Concatenated, Converted, Data, Parted, Rendered, Slice
-from glassfs.content.rows import Offsets
-from glassfs.content.texts import with_lengths
+from glassfs.content.rows import Offsets, with_lengths
 from glassfs.errors import Damaged, TooLarge
 from glassfs.lazy import NDArray, np
 from glassfs.sizes import PIECE
@@ -119,7 +118,7 @@ class FlatPages(Pages):
 
     def __init__(self, values: Data, kind: ParquetType, rows: int, rows_a_group: int) -> None:
         self._width = 0 if kind.is_bits else kind.width
-        self._values = values if self._width else packed_bits(values, rows)
+        self._values = values if self._width else Converted(values, 8, 1, -(-rows // 8), _packed)
         super().__init__(rows, rows_for(self._width, rows_a_group))
 
     def start(self, row: int) -> int:
@@ -133,12 +132,8 @@ class FlatPages(Pages):
         return rows * self._width or -(-rows // 8)
 
 
-def packed_bits(data: Data, count: int) -> Data:
-    """Return ``count`` bytes of 0 and 1 as bits, the first one the lowest of its byte."""
-    return Converted(data, 8, 1, -(-count // 8), _packed)
-
-
 def _packed(raw: bytes) -> bytes:
+    """Return bytes of 0 and 1 as bits, the first one the lowest of its byte."""
     return np.packbits(np.frombuffer(raw, np.uint8), bitorder="little").tobytes()
 
 

@@ -93,7 +93,7 @@ class ParquetType:
     """Values of one type. ``width`` is their size in the file, ``stored`` in the array; a BOOLEAN is a bit.
 
     ``convert`` makes values of the file from values of the array; None means that they are the same. ``logical`` is
-    Parquet's logical type, ``converted`` the older equivalent. ``unit`` is that of times.
+    Parquet's logical type, ``converted`` the older equivalent. ``unit`` is that of times, else empty.
     """
 
     physical: Physical
@@ -109,10 +109,6 @@ class ParquetType:
     @property
     def is_bits(self) -> bool:
         return self.physical == Physical.BOOLEAN
-
-    @property
-    def is_time(self) -> bool:
-        return bool(self.unit)
 
     def in_zone(self, zone: str) -> ParquetType:
         """Return the type of timestamps of UTC that programs show in a time zone; other types are returned unchanged.
@@ -255,12 +251,11 @@ class ColumnChunk(NamedTuple):
 
 
 _ENCODINGS = sequence(TypeCode.I32, [i32(Encoding.PLAIN), i32(Encoding.RLE)])
-_NOWHERE = ColumnChunk(0, 0, 0)
 
 
 def length(fields: Sequence[SchemaColumn], groups: int, metadata: Metadata = ()) -> int:
     """Return the length of the footer of a file with ``groups`` groups."""
-    some = group(fields, 0, [_NOWHERE] * len(fields))
+    some = group(fields, 0, [ColumnChunk(0, 0, 0)] * len(fields))
     return len(footer(fields, 0, [some] * groups, metadata))
 
 
