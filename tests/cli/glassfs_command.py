@@ -11,7 +11,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from unittest import mock
 
-from glassfs.cli import run
+from glassfs.cli import execute
 
 OWN_PROCESS = {"--jobs", "--scheduler"}
 """Options that start worker processes, which import the main module."""
@@ -42,7 +42,7 @@ def glassfs(*arguments: str | Path, **environment: str) -> Done:
     output, errors = (io.TextIOWrapper(one, "utf-8", "backslashreplace", newline="") for one in written)
     with mock.patch.dict(os.environ, TZ="UTC"), redirect_stdout(output), redirect_stderr(errors):
         time.tzset()
-        status = run(words)
+        status = execute(words)
     time.tzset()
     output.flush()
     errors.flush()

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from glassfs.content.pieces import ContainerPiece, piece_of
-from glassfs.content.summary import COLUMNS, RECORD_COLUMNS
+from glassfs.content.summary import COLUMNS, RECORD_COLUMNS, ContainerPiece, piece_of
 from glassfs.datasets.table import CSV_SAFE, encoded, head
 from glassfs.library import open_tree
 from tests.cli.glassfs_command import fails, glassfs

@@ -235,7 +235,7 @@ def test_secrets_are_removed_from_arguments(tmp_path: Path) -> None:
     """The program waits for a writer of a pipe instead of running a command. Other arguments stay unchanged."""
     pipe = tmp_path / "pipe.kdb"
     os.mkfifo(pipe)
-    waiting = "from glassfs import cli; cli.run = lambda words: len(open(words[-1]).read()); cli.main()"
+    waiting = "from glassfs import cli; cli.execute = lambda words: len(open(words[-1]).read()); cli.main()"
     words = [
         sys.executable, "-c", waiting, "ls", SIGNED, "-o", f"endpoint=https://me:{SECRET}@host/x?{SECRET}",
         "s3://bucket/unchanged", str(pipe),

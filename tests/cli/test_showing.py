@@ -276,7 +276,7 @@ def test_trees_are_closed(
     shutil.copy(store, source)
     gc.disable()  # the command itself must close the tree
     try:
-        cli.run([word.format(source) for word in words])
+        cli.execute([word.format(source) for word in words])
         names = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
         assert not [name for name in names if os.path.lexists(name) and os.readlink(name) == str(source)]
     finally:
@@ -323,3 +323,9 @@ def test_mount_options_are_completed() -> None:
     assert offered("mount", "-o", "allow_other,uid=5,um") == ["plain,allow_other,uid=5,umask="]
     assert "plain,uid=5,uid=" not in offered("mount", "-o", "uid=5,")
     assert offered("mount", "-o", "zzz") == []
+
+
+def test_help_says_what_works_without_fuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert b"/dev/fuse" not in glassfs("--help").output or not os.access("/dev/fuse", os.R_OK | os.W_OK)
+    monkeypatch.setattr(os, "access", lambda path, mode: path != "/dev/fuse")
+    assert b"Only mount, run and umount need it." in glassfs("--help").output

@@ -116,7 +116,7 @@ def test_only_the_daemon_loads_remote_libraries(
 ) -> None:
     """Remote libraries do not work in a child that was forked after they were loaded."""
     program = (
-        "import sys; from glassfs.cli import run; status = run(sys.argv[1:]); "
+        "import sys; from glassfs.cli import execute; status = execute(sys.argv[1:]); "
         "print(status, *[name for name in sys.modules if name.partition('.')[0] in ('obstore', 'fsspec', 'asyncio')])"
     )
     done = subprocess.run(

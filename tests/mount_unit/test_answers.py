@@ -60,6 +60,12 @@ def test_lookups_of_dots_find_nothing() -> None:
         assert kernel.ask(fuse.LOOKUP, found + 1000, name) == errno.ESTALE
 
 
+def test_names_longer_than_statfs_says_are_refused() -> None:
+    kernel = kernel_of()
+    assert fuse.entry_of(kernel.bytes_of(fuse.LOOKUP, ROOT, b"n" * 255 + b"\0")).ident == 0
+    assert kernel.ask(fuse.LOOKUP, ROOT, b"n" * 256 + b"\0") == errno.ENAMETOOLONG
+
+
 @pytest.mark.parametrize("mtime_ns", [0, 1, 10**18 + 123_456_789, -1, -(10**9), -(10**18) - 5, 1 << 63])
 def test_times_of_any_age(mtime_ns: int) -> None:
     """Before 1970 too: seconds are then negative, and nanoseconds count on from them."""

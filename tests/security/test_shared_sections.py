@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 MIB = 1 << 20
 PEAK, SETTLED = 100 * MIB, 60 * MIB
-LS_SECONDS, READ_SECONDS, SETTLE_SECONDS = 10.0, 300.0, 30.0
+LS_SECONDS, READ_SECONDS, SETTLE_SECONDS = 60.0, 300.0, 30.0
 LINKS = ["a.kdb/by-task", "a.kdb/by-success"]
 TABLES = ["a.kdb/episodes.parquet", "a.kdb/episodes.jsonl", "a.kdb/episodes.csv", "a.kdb/data.js"]
 JOINED = ["index.html", "episodes.jsonl", "episodes.csv", "by-task", "episodes.parquet"]

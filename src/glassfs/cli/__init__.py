@@ -21,6 +21,8 @@ from glassfs.arguments import harmless, hide
 
 COMMANDS = {
     "mount": "Mount containers or a folder of them as a read-only directory.",
+    "run": "Run one command with a mount that only it sees, and that ends with it.",
+    "serve": "Serve the tree over HTTP, for browsers and as WebDAV.",
     "umount": "Unmount what 'glassfs mount' has mounted.",
     "ls": "List the contents of a container.",
     "tree": "Show the contents of a container as a tree.",
@@ -45,9 +47,9 @@ COMMANDS = {
 SHARED_MODULES = {"tree": "ls", "cat": "ls", "views": "formats", "umount": "status"}
 """Commands in the module of another one, under their own names."""
 MEANT = (
-    "open=mount unmount=umount fusermount=umount dir=ls list=ls show=cat read=cat print=cat head=cat tail=cat less=cat "
-    "more=cat copy=export cp=export extract=export unpack=export convert=export save=export check=verify stat=info "
-    "describe=info schema=info compare=diff cmp=diff mounts=status ps=status manual=man"
+    "open=mount exec=run unmount=umount fusermount=umount dir=ls list=ls show=cat read=cat print=cat head=cat tail=cat "
+    "less=cat more=cat copy=export cp=export extract=export unpack=export convert=export save=export check=verify "
+    "stat=info describe=info schema=info compare=diff cmp=diff mounts=status ps=status manual=man"
 )
 """Other names that users type for a command."""
 _STOPPED = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "its terminal was closed"}
@@ -86,6 +88,11 @@ class _Commands(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
 
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        if not os.access("/dev/fuse", os.R_OK | os.W_OK):
+            formatter.write_paragraph()
+            formatter.write_text("There is no /dev/fuse that you can open. Only mount, run and umount need it.")
+
 
 def _suggestion(arguments: list[str]) -> str:
     from glassfs.source.remote.url import is_url
@@ -120,7 +127,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     # Objects made at start live until the end: collecting them would take a third of the time.
     gc.set_threshold(100_000, 50, 100)
-    status = run(sys.argv[1:])
+    status = execute(sys.argv[1:])
     gc.freeze()
     # Python 3.13 and older ends threads that return to it during shutdown; a thread of obstore cannot be ended that way
     # and aborts the process (SIGABRT). A process that used worker processes might wait for them forever. And where
@@ -134,7 +141,7 @@ def main() -> None:
     sys.exit(status)
 
 
-def run(arguments: list[str]) -> int:
+def execute(arguments: list[str]) -> int:
     """Run one command and return its exit status."""
     from glassfs.errors import GlassfsError
 
@@ -146,22 +153,19 @@ def run(arguments: list[str]) -> int:
         return 2
     except click.UsageError as error:
         where = f" (see '{error.ctx.command_path} --help')" if error.ctx else ""
-        return _failed(f"{' '.join(error.format_message().split()).rstrip('.')}{where}", 2)
+        return failed(f"{' '.join(error.format_message().split()).rstrip('.')}{where}", 2)
     except click.ClickException as error:
-        return _failed(error.format_message(), 1)
+        return failed(error.format_message(), 1)
     except (KeyboardInterrupt, click.Abort):
-        return _failed("interrupted", 130)
+        return failed("interrupted", 130)
     except Stopped as error:
-        return _failed(str(error), error.status)
+        return failed(str(error), error.status)
     except BrokenPipeError:
         # The reader of the output is gone: Python must not flush into the closed pipe at exit.
         sys.stdout = None
         return 1
-    except GlassfsError as error:
-        return _failed(str(error), 1)
-    except OSError as error:
-        name = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{name}{error.strerror or error}", 1)
+    except (GlassfsError, OSError) as error:
+        return failed(reason(error), 1)
     return status if isinstance(status, int) else 0
 
 
@@ -177,7 +181,16 @@ def _plain(arguments: list[str]) -> list[str]:
     return arguments
 
 
-def _failed(message: str, status: int) -> int:
+def reason(error: Exception) -> str:
+    """Return the sentence of a GlassfsError or OSError."""
+    from glassfs.errors import GlassfsError
+
+    if isinstance(error, GlassfsError) or not isinstance(error, OSError):
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+
+
+def failed(message: str, status: int) -> int:
     from glassfs.terminal import printable
 
     click.echo(f"glassfs: {printable(harmless(message))}", err=True)

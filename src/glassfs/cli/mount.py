@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
 
 import click
 
@@ -23,20 +26,40 @@ def _described() -> str:
     return "\n".join(["\b", "Options for -o, separated by commas:", *lines])
 
 
-@click.command(epilog=_described())
+DESCRIBED = _described()
+
+
+def mount_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options of a mount to a command, which gets them as ``asked``."""
+
+    @click.option(
+        "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
+        shell_complete=lambda _context, _parameter, incomplete: completed_option(DESCRIPTIONS, incomplete),
+    )
+    @click.option("--views", default="", metavar="NAME+NAME…", help="The same as -o views=NAME+NAME….")
+    @words_options
+    @click.option("--log-file", type=click.Path(dir_okay=False), help="The same as -o log_file=FILE.")
+    @wraps(command)
+    def with_asked(
+        options: tuple[str, ...], views: str, where: str, trim: str, every: int, log_file: str | None, **others: Any,
+    ) -> int:
+        try:
+            asked = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
+        except WrongValue as error:
+            raise misuse(str(error)) from None
+        asked.words = Words.of(where, trim, every)
+        if log_file:
+            asked.log_file = os.path.abspath(log_file)
+        return command(asked=asked, **others)
+
+    return with_asked
+
+
+@click.command(epilog=DESCRIBED)
 @click.argument("paths", metavar="SOURCE... [MOUNTPOINT]", nargs=-1, shell_complete=complete_file)
 @click.option("-f", "--foreground", is_flag=True, help="Stay in the foreground; Ctrl-C and SIGTERM unmount.")
-@click.option(
-    "-o", "options", metavar="OPTION[,OPTION]...", multiple=True, help="Mount options, see below.",
-    shell_complete=lambda _context, _parameter, incomplete: completed_option(DESCRIPTIONS, incomplete),
-)
-@click.option("--views", default="", metavar="NAME+NAME…", help="The same as -o views=NAME+NAME….")
-@words_options
-@click.option("--log-file", type=click.Path(dir_okay=False), help="The same as -o log_file=FILE.")
-def command(
-    paths: tuple[str, ...], foreground: bool, options: tuple[str, ...], views: str, where: str, trim: str, every: int,
-    log_file: str | None,
-) -> int:
+@mount_options
+def command(paths: tuple[str, ...], foreground: bool, asked: MountOptions) -> int:
     """If SOURCE is a container, MOUNTPOINT shows its contents. If it is a folder, it is mirrored, and every container
     in it is a directory. With several SOURCEs, MOUNTPOINT has one directory for each.
 
@@ -50,14 +73,7 @@ def command(
 
     if not paths:
         raise misuse("SOURCE is missing: name a container or a folder")
-    try:
-        parsed = MountOptions.parse([*options, *([f"views={views.replace(',', '+')}"] if views else [])])
-    except WrongValue as error:
-        raise misuse(str(error)) from None
-    parsed.words = Words.of(where, trim, every)
-    if log_file:
-        parsed.log_file = os.path.abspath(log_file)
-    is_foreground = foreground or "debug" in parsed.flags
+    is_foreground = foreground or "debug" in asked.flags
     if len(paths) > 1:
         *sources, name = paths
         own = system.make_at(name)
@@ -69,7 +85,7 @@ def command(
     where = f"{printable(shown(sources[0]))} is mounted at {printable(name)}"
     if is_foreground and len(paths) == 1:
         click.echo(f"{where}, until Ctrl-C", err=True)  # in the foreground nothing is printed at the end
-    status = mount(sources, name, parsed, foreground, own)
+    status = mount(sources, name, asked, foreground, None if own is None else own.remove)
     if status == 0 and not is_foreground and len(paths) == 1:
         click.echo(f"{where}; to unmount it: glassfs umount {printable(shlex.quote(name))}")
     return status

@@ -7,59 +7,68 @@ it does not.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
+import select
 import signal
+import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
+from glassfs import threads
 from glassfs.arguments import harmless
 from glassfs.datasets.selections import asked, is_selection
 from glassfs.errors import GlassfsError
 from glassfs.mount import logs, process, system
 from glassfs.mount.errors import MountError
 from glassfs.mount.options import MountOptions
-from glassfs.mount.system import OwnMountPoint
 from glassfs.outputs import is_inside
 from glassfs.sandbox import pool
+from glassfs.settings import settings
 from glassfs.source.mountinfo import FILE_SYSTEM, glassfs_devices
 from glassfs.source.remote.url import absolute, is_url, local_name, parsed
 from glassfs.terminal import printable
 
 log = logging.getLogger(__name__)
 
+_LIBC = ctypes.CDLL(None)
 Serve = Callable[[Callable[[], None]], None]
 """Opens the sources, mounts, and serves until the end; calls its argument when the mount answers."""
 
 
 def mount(
-    sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool, own: OwnMountPoint | None = None,
+    sources: Sequence[str], mountpoint: str, options: MountOptions, foreground: bool,
+    remove: Callable[[], None] | None = None, program: int | None = None,
 ) -> int:
     """Mount, and return the exit status when the mount is usable; in the foreground, when it has ended.
 
-    ``own`` is the mount point if it was created for this mount: it is removed at the end.
+    ``remove`` removes the mount point if it was created for this mount. The mount ends with the process ``program``, if
+    there is one.
     """
     is_daemon = not (foreground or "debug" in options.flags)
     with ExitStack() as at_end:
-        if own is not None:
-            at_end.callback(own.remove)
+        if remove is not None:
+            at_end.callback(remove)
         _open_standard_descriptors()
         removed = check(sources, mountpoint, options)
         # Only now, as a log may not be made in the source or the mount point.
         logs.configure(options.log_file, is_daemon)
         if removed:
             log.warning("%s", removed)
-        process.raise_descriptor_limit()
         paths, target = [*map(absolute, sources)], os.path.abspath(mountpoint)
 
         def serve(ready: Callable[[], None]) -> None:
             from glassfs.mount.session import MountSession
 
+            process.raise_descriptor_limit()
             process.settle()
-            MountSession(paths, target, options, own is not None).run(ready)
+            if program is not None:
+                threads.start("program", _end_after, program)
+            MountSession(paths, target, options, remove is not None).run(ready)
 
         if is_daemon:
-            _start(serve, own)
+            _start(serve, remove)
             at_end.pop_all()  # the daemon removes it
             return 0
         serve(lambda: _notify("READY=1", f"MAINPID={os.getpid()}"))
@@ -67,20 +76,23 @@ def mount(
         return 0
 
 
-def _start(serve: Serve, own: OwnMountPoint | None) -> None:
+def _start(serve: Serve, remove: Callable[[], None] | None) -> None:
     """Fork into a daemon, and wait until the mount answers. Raises MountError with the reason if it does not."""
     readable, writable = os.pipe()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         os.close(readable)
-        _become_daemon(writable, serve, own)
+        _become_daemon(writable, serve, remove)
     os.close(writable)
     with open(readable, encoding="utf-8", errors="replace") as pipe:
         answer = pipe.read()
+    with suppress(ChildProcessError):  # this process may ignore SIGCHLD
+        os.waitpid(child, 0)  # it may become a program that waits for its children
     if answer != "ready":
         raise MountError(answer or "the daemon ended before the mount was ready; see the log")
 
 
-def _become_daemon(pipe: int, serve: Serve, own: OwnMountPoint | None) -> None:
+def _become_daemon(pipe: int, serve: Serve, remove: Callable[[], None] | None) -> None:
     """Serve as a daemon and never return. Errors before the mount is ready are written to the pipe."""
     status = 1
     try:
@@ -89,6 +101,7 @@ def _become_daemon(pipe: int, serve: Serve, own: OwnMountPoint | None) -> None:
         if os.fork() != 0:
             os._exit(0)
         os.chdir("/")
+        _close_inherited()
         serve(lambda: _detach(pipe))
         status = 0
     except GlassfsError as error:
@@ -99,11 +112,23 @@ def _become_daemon(pipe: int, serve: Serve, own: OwnMountPoint | None) -> None:
         log.exception("the daemon ends")
         _report(pipe, f"{type(error).__name__}: {error}")
     finally:
-        if own is not None:
-            own.remove()
+        if remove is not None:
+            remove()
         pool.close()
         logging.shutdown()
         os._exit(status)
+
+
+def _end_after(program: int) -> None:
+    """End the mount when the process with this number has ended."""
+    # pidfd_open, which some builds of Python lack; its number is the same on all architectures.
+    descriptor = _LIBC.syscall(434, program, 0)
+    if descriptor >= 0:
+        select.select([descriptor], [], [])
+    else:  # before Linux 5.3, or it has ended
+        while os.path.exists(f"/proc/{program}"):
+            time.sleep(settings.watch)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _detach(pipe: int) -> None:
@@ -121,6 +146,14 @@ def _report(pipe: int, sentence: str) -> None:
         os.write(pipe, printable(harmless(" ".join(sentence.split()))).encode())
     except OSError:  # the parent has its answer already
         log.error("%s", sentence)
+
+
+def _close_inherited() -> None:
+    """Close descriptors that the caller passed on, such as pipes whose readers wait for their end, or locks."""
+    for number in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError):  # that of the listing
+            if number > 2 and os.get_inheritable(number):
+                os.close(number)
 
 
 def _open_standard_descriptors() -> None:

@@ -43,15 +43,18 @@ def settle() -> None:
     A failure is logged, and the mount is served all the same.
     """
     tune_allocator()
-    if os.geteuid() != 0:
-        return
+    is_root = os.geteuid() == 0
     try:
-        # The bounding set limits programs that the daemon starts; the other sets limit its own threads.
-        bound_capabilities(PASSED_ON)
-        keep_capabilities(NEEDED, PASSED_ON)
+        # The bounding set limits programs that the daemon starts; the other sets limit its own threads. Other users
+        # have capabilities only in a user namespace of their own, where those that root needs would open files that are
+        # closed to their owner.
+        if is_root:
+            bound_capabilities(PASSED_ON)
+        keep_capabilities(*((NEEDED, PASSED_ON) if is_root else (Capabilities.SYS_ADMIN,) * 2))
     except OSError as error:
         log.warning("%s: %s", error.strerror, os.strerror(error.errno or 0))
-    ctypes.CDLL(None).prctl(Prctl.SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if is_root:  # for other users it would disable fusermount3
+        ctypes.CDLL(None).prctl(Prctl.SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
 def tune_allocator() -> None:

@@ -100,6 +100,8 @@ class Answers:
         self._send((wire.packed(number, unique),))
 
     def _look_up(self, ident: int, message: bytes, buffers: Buffers) -> Body:
+        if message.find(0, _REQUEST) > _REQUEST + LONGEST_NAME:  # the kernel passes on up to 4095 bytes
+            raise Answer(errno.ENAMETOOLONG)
         child, attributes, entry_timeout, timeout = self._operations.look_up(ident, wire.name_at(message))
         if attributes is None:
             return wire.no_entry(entry_timeout)

@@ -38,6 +38,7 @@ _WAIT = """trap 'echo 1; exit' USR1; read -r word; echo 1"""
 """Standard output is the file ``abort``."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 DEVICE = "/dev/fuse"
+CHECKED = "default_permissions"
 
 
 class MountPoint:
@@ -51,13 +52,13 @@ class MountPoint:
         self.device = ""
         """The device number of the mount; "" before there is one."""
         self._name = name
-        self._options = ["default_permissions", *(["allow_other"] if allow_other else [])]
+        self._options = ["allow_other"] if allow_other else []
         self._auto_unmount = auto_unmount
         self._socket: socket.socket | None = None
 
     def mount(self) -> int:
         """Mount; return the descriptor of the connection to the kernel, which the caller owns. Raises MountError."""
-        descriptor = None if self._auto_unmount else self._mounted_by_system()
+        descriptor = None if self._auto_unmount else self.mounted_by_system()
         if descriptor is None:
             descriptor = self._mounted_by_helper()
         mounted = system.mount_at(self.path)
@@ -85,7 +86,7 @@ class MountPoint:
             return True
         return mounted.device == self.device if mounted is not None else not self.device  # without a table of mounts
 
-    def _mounted_by_system(self) -> int | None:
+    def mounted_by_system(self) -> int | None:
         """Mount by the system call; return None if this user may not do that."""
         try:
             descriptor = os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
@@ -98,7 +99,10 @@ class MountPoint:
         try:
             mode = stat.S_IFMT(os.stat(self.path).st_mode)
             ids = f"rootmode={mode:o},user_id={os.getuid()},group_id={os.getgid()}"
-            data = ",".join([f"fd={descriptor}", ids, *self._options])
+            # A user who may do this is in a user namespace, which lacks the user's further groups: the kernel would
+            # refuse files that are readable for these. The daemon has the user's rights, and no other user has access.
+            is_checked = os.geteuid() == 0 or self._options
+            data = ",".join([f"fd={descriptor}", ids, *self._options, *([CHECKED] if is_checked else [])])
             words = map(os.fsencode, (self._name, self.path, FILE_SYSTEM))
             flags = ctypes.c_ulong(1 | 2 | 4 | 8)  # MS_RDONLY, MS_NOSUID, MS_NODEV and MS_NOEXEC
             if _LIBC.mount(*words, flags, os.fsencode(data)) == 0:
@@ -118,7 +122,7 @@ class MountPoint:
             raise MountError("fusermount3 is not installed, without which only root may mount: 'apt install fuse3'")
         name = self._name.replace("\\", "\\\\").replace(",", "\\,")
         subtype = FILE_SYSTEM.partition(".")[2]
-        options = ["ro", "nosuid", "nodev", "noexec", f"fsname={name}", f"subtype={subtype}", *self._options]
+        options = ["ro", "nosuid", "nodev", "noexec", f"fsname={name}", f"subtype={subtype}", CHECKED, *self._options]
         options += ["auto_unmount"] if self._auto_unmount else []
         ours, theirs = socket.socketpair()
         with theirs:
