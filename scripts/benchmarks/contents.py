@@ -38,6 +38,8 @@ RECORDED_JOINTS, RECORDED_CAMERA, STATES_AN_IMAGE, STATE_TIME = "/joint_states",
 GENOTYPED = 1001
 DEMOS, DEMO_FRAMES, DEMO_CAMERA, DEMO_FRAME = 10, 100, "agentview_image", (84, 84, 3)
 
+TRAINED, TRAINED_SIDE = ("npy", "png", "jpeg"), 224  # as DLIO reads: a picture in each file
+
 Bytes = NDArray[np.uint8]
 Sample = tuple[str, int, str]
 """The directory of an episode, the number of a frame and the name of a camera."""
@@ -125,6 +127,19 @@ def write_recording(path: Path, messages: int) -> None:
             if number % STATES_AN_IMAGE == 0:
                 writer.add(camera, time, compressed_image(time, b"\xff\xd8\xff" + image[number % 1000 :]))
             writer.add(joints, time, joint_state(time, names, [number / 7 + joint for joint in range(7)]))
+
+
+def write_trained(path: Path, files: int) -> None:
+    """Write ``files`` pictures in each of three containers: arrays, PNG and JPEG."""
+    path.mkdir()
+    side = TRAINED_SIDE
+    pictures = [np.repeat(frame, 8, 1)[:, :side] for frame in _raw(min(files, 50), (side, side // 8, 3))]
+    with KastoreWriter(path / "npy.kas") as store:
+        for number in range(files):
+            store.add(f"{number:06d}", pictures[number % len(pictures)].reshape(-1))
+    for suffix, stored in (("png", png), ("jpeg", jpeg)):
+        kept = [Stored(stored(picture), side, side) for picture in pictures]
+        _write_frames(path / f"{suffix}.kdb", [kept[number % len(kept)] for number in range(files)])
 
 
 def demonstration_frames(files: int, count: int) -> list[tuple[int, int, int]]:

@@ -69,6 +69,7 @@ CONTAINERS = {
     "npz-deflated": Container("deflated.npz", 512 * MIB, MIB, contents.write_deflated_npz, _paths("data.npy")),
     "hdf5": Container("packed.h5", 1024 * MIB, MIB, contents.write_hdf5, _paths("data.npy")),
     "demonstrations": Container("demonstrations", 20, 2, contents.write_demonstrations, _paths()),
+    "trained": Container("trained", 2_000, 100, contents.write_trained, _paths()),
     "recording": Container("run.mcap", 1_000_000, 10_000, contents.write_recording, _paths()),
     "keys": Container("keys.ikv", 20_000, 200, contents.write_keys, _paths("root")),
     "folder": Container("folder", 10_000, 100, partial(contents.write_folder, per_folder=100), _paths()),

@@ -182,6 +182,11 @@ def train(place: Place) -> Results:
     )
 
 
+def train_on_files(path: str) -> Recipe:
+    """Load all files of a folder as DLIO does, two epochs in different orders."""
+    return in_tree("train_on_files", path, processes=READERS, keys=[FIRST, AGAIN])
+
+
 def epochs(processes: int, size: int, count: int, has_library: bool) -> Recipe:
     """Read ``count`` times ``size`` random samples of all containers, different ones each time, as training does.
 

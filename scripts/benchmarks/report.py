@@ -7,6 +7,8 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -212,10 +214,18 @@ def ends(values: Sequence[float], unit: str) -> tuple[str, str]:
     return (most, least) if unit in RATES else (least, most)
 
 
+def _build() -> str:
+    """Return how this interpreter was built. Distributions, whose prefix is /usr, optimize without a word about it."""
+    if "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or ""):
+        return "optimized"
+    return "of the distribution" if sys.base_prefix == "/usr" else "not optimized"
+
+
 def system() -> dict[str, str]:
     """Return a line about the machine and the versions."""
     facts = {
-        "CPUs": str(os.cpu_count()), "Linux": platform.release().partition("-")[0], "Python": platform.python_version()
+        "CPUs": str(os.cpu_count()), "Linux": platform.release().partition("-")[0],
+        "Python": f"{platform.python_version()} ({_build()}, {platform.python_compiler()})",
     }
     for package in PACKAGES:
         try:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from benchmarks import reaching, recipes
-from benchmarks.contents import FIRST_PART
+from benchmarks.contents import FIRST_PART, TRAINED
 from benchmarks.counting import REQUESTS
+from benchmarks.data import FRAMES
 from benchmarks.goals import RATE, SPEED, Goal, Measure, at_least, at_most
 from benchmarks.reaching import OTHERS, SHARE
 from benchmarks.recipes import AGAIN, FIRST, KNOWN, RANDOM_READS, READERS, VIEWS, Recipe, in_tree, on_container
@@ -244,6 +245,18 @@ def _of_recordings() -> tuple[Workload, ...]:
     return positions, images
 
 
+def _of_training() -> tuple[Workload, ...]:
+    """Return the loops of DLIO's readers: whole files, loaded in random order by several processes, in epochs."""
+    return tuple(
+        Workload(f"dlio-{form}", "trained", _mounts(recipes.train_on_files(path), *FAST, FLOOR), (
+            Measure(FIRST, f"{READERS} processes load 2,000 {form} of 224 × 224 as DLIO does, first epoch", (),
+                    RATE),
+            Measure(AGAIN, "the same, second epoch", (), RATE, KEPT),
+        ))
+        for form, path in zip(TRAINED, ("npy.kas", f"png.kdb/{FRAMES}", f"jpeg.kdb/{FRAMES}"), strict=True)
+    )
+
+
 def _of_episodes() -> tuple[Workload, ...]:
     mount = Workload("mount", "episodes", _mounts(recipes.nothing, SQUASH), (
         Measure("mount", "mount of 50,000 episodes, process start included", (Goal("≤ 0.2 s", extra=0.2),)),
@@ -453,7 +466,7 @@ def _of_remote() -> tuple[Workload, ...]:
 # Workloads of the same container stand together, so that its files can go when they are done.
 WORKLOADS: tuple[Workload, ...] = (
     *_of_array(), *_of_frames(), *_of_films(), *_of_tables(), *_of_stores(), *_of_npz(), *_of_hdf5(),
-    *_of_recordings(), *_of_episodes(),
+    *_of_recordings(), *_of_training(), *_of_episodes(),
     *_of_dataset(), *_of_views(), *_of_changes(), *_of_remote(),
 )
 
