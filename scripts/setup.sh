@@ -31,13 +31,24 @@ disable_services() {
     if [ -d /run/systemd/system ]; then as_root systemctl disable --now "$@" >/dev/null 2>&1 || true; fi
 }
 
-# has_library NAME : succeed if the dynamic linker finds it.
-has_library() { "$(find_python)" -c 'import ctypes, sys; ctypes.CDLL(sys.argv[1])' "$1" 2>/dev/null; }
-
 # find_python : print the interpreter to use, $GLASSFS_PYTHON if that is set.
 find_python() {
-    local candidate
-    for candidate in ${GLASSFS_PYTHON:-python3.14 python3.13 python3.12 python3.11 python3.10 python3}; do
+    local candidate found other="" names=(python3.14 python3.13 python3.12 python3.11 python3.10 python3)
+    # Of all that are on the path one built with optimizations, which takes a tenth to a third less time, and that can
+    # make an environment. Distributions, whose Python is in /usr, build so without a word in sysconfig.
+    while read -r candidate; do
+        found=$("$candidate" -c 'import ensurepip, sys, sysconfig
+if sys.version_info >= (3, 10):
+    optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
+    print("optimized" if optimized or sys.base_prefix == "/usr" else "other")' 2>/dev/null) || continue
+        if [ "$found" = optimized ]; then
+            echo "$candidate"
+            return
+        fi
+        if [ -n "$found" ] && [ -z "$other" ]; then other=$candidate; fi
+    done < <(if [ -n "${GLASSFS_PYTHON:-}" ]; then echo "$GLASSFS_PYTHON"; else type -aP "${names[@]}"; fi)
+    # Debian's without python3-venv lacks ensurepip.
+    for candidate in $other ${GLASSFS_PYTHON:-"${names[@]}"}; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
             echo "$candidate"
             return
@@ -72,7 +83,7 @@ make_environment() {
     if [ -n "${GLASSFS_PYTHON:-}" ] && [ "$("$venv/bin/python" -V 2>&1)" != "$("$python" -V)" ]; then rm -rf "$venv"; fi
     if [ ! -x "$venv/bin/pip" ]; then
         say "making the virtual environment $venv …"
-        if ! "$python" -m venv "$venv" 2>/dev/null; then
+        if ! "$python" -m venv "$venv" >/dev/null 2>&1; then
             rm -rf "$venv"
             if ! install_packages python3-venv || ! "$python" -m venv "$venv"; then
                 say "Python cannot make a virtual environment: 'apt install python3-venv'"

@@ -46,8 +46,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         "tree", "datasets.joined", "datasets.selecting", "datasets.selections", "arguments", "layouts",
         "sandbox.confinement", "sandbox.pool", "",
     },
+    "serve": {"content", "datasets.where", "library", "tree", "view.html", ""},
     "cli": BELOW_FORMATS | {
-        "view", "tree", "datasets", "library", "mount", "formats.registry", "arguments", "layouts", "",
+        "view", "tree", "datasets", "library", "mount", "serve", "formats.registry", "arguments", "layouts", "",
     },
     "filesystem": {"source.remote", "tree", "datasets.selections", "library"},
     "testing": BELOW_FORMATS | {"view", "tree", "formats.registry"},
@@ -204,9 +205,9 @@ def heavy_or_format(modules: set[str]) -> set[str]:
 
 @pytest.mark.parametrize("program", [
     "import glassfs; glassfs.open",
-    "from glassfs.cli import run; assert run(['--help']) == 0",
-    "from glassfs.cli import run; assert run(['ls', '--help']) == 0",
-    "from glassfs.cli import run; assert run(['mount', '--help']) == 0",
+    "from glassfs.cli import execute; assert execute(['--help']) == 0",
+    "from glassfs.cli import execute; assert execute(['ls', '--help']) == 0",
+    "from glassfs.cli import execute; assert execute(['mount', '--help']) == 0",
 ])
 def test_start_loads_no_format_and_no_heavy_library(program: str) -> None:
     assert not heavy_or_format(loaded_by(program))
@@ -219,7 +220,7 @@ def test_listing_needs_neither_fuse_nor_numpy(tmp_path: Path) -> None:
     path = tmp_path / "store.kas"
     with KastoreWriter(path) as store:
         store.add("a/b", [1, 2, 3])
-    program = "import sys; from glassfs.cli import run; assert run(['ls', '-l', sys.argv[1]]) == 0"
+    program = "import sys; from glassfs.cli import execute; assert execute(['ls', '-l', sys.argv[1]]) == 0"
     modules = loaded_by(program, str(path))
     assert "glassfs.formats.kastore" in modules
     # The suffix says which format to ask first.

@@ -172,7 +172,7 @@ def command_of(name: str) -> click.Command | None:
 def spellings(command: click.Command) -> set[str]:
     """Return all spellings of the options of a command."""
     options = [option for option in command.params if isinstance(option, click.Option)]
-    return {"-h", "--help", *(name for option in options for name in (*option.opts, *option.secondary_opts))}
+    return {"--", "-h", "--help", *(name for option in options for name in (*option.opts, *option.secondary_opts))}
 
 
 def lines_to_type(text: str) -> Iterator[str]:

@@ -24,11 +24,11 @@ HARMLESS = {
     "one value, of this process": """
         codec.deflate.library formats.hdf5.elements._library formats.hdf5.__init__.is_installed
         formats.registry._built_in formats.registry.installed formats.registry.joined_names
-        formats.registry.plug_ins datasets.rows._program source.watching._parsed view.html.__init__._page
-        view.registry.available
+        formats.registry.plug_ins datasets.rows._program source.watching._parsed view.html.__init__._list_page
+        view.contract.available
     """,
     "a few numbers each, and a fixed number of them": """
-        codec.h264.head formats.mcap.definitions.layout content.parts._field_of codec.thrift.i32 codec.thrift.i64
+        codec.h264.head formats.mcap.definitions.layout codec.thrift.i32 codec.thrift.i64
         formats.kinodb.episode.shortest mount.engines.wire.direntplus mount.engines.wire.tail mount.engines.wire.times
         source.local._volume view.lerobot.statistics._of_steps view.mp4._head
     """,

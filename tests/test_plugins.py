@@ -223,7 +223,7 @@ def test_unusable_views_are_logged(views: Path, store: Path) -> None:
         "print([node.name for node in tree.root.listing()], tree.root.omitted()[0].reason)"
     )
     done = run(views, "-c", program, store)
-    warnings = [line.removeprefix("WARNING:glassfs.view.registry:") for line in done.stderr.splitlines()]
+    warnings = [line.removeprefix("WARNING:glassfs.view.contract:") for line in done.stderr.splitlines()]
     assert sorted(warnings) == [
         "view failing fails: RuntimeError('made of glass')",
         "view missing cannot be loaded: list index out of range",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from glassfs.library.entry import Entry, Library
     from glassfs.library.table import Table
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0"
 __all__ = ["Entry", "Library", "Table", "__version__", "configure", "open"]
 
 # Programs that want the log configure it, as the daemon does; others must not get it on stderr.

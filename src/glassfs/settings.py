@@ -18,8 +18,6 @@ class Settings:
     usage_valid: float = 10.0  # how long a sum of sizes is valid at least
     usage_valid_times: float = 20  # it is valid for this many times as long as it took, if that is more
     walk_longest: float = 60.0  # time for listing the folders of a joined table; the remaining ones are left out
-    # Time for reading first bytes of files whose names say nothing, before the tables of a folder are listed.
-    heads_longest: float = 0.5
     pass_longest: float = 600.0  # time for reading the containers of a joined table; the remaining ones are left out
     call_longest: float = 10.0  # timeout of one folder, or some hundred rows of one container, in a joined table
     table_valid: float = 1.0  # how long the files of a joined table are valid at least

@@ -134,7 +134,7 @@ def test_refusal_names_the_whole_command(user: int) -> None:
     """``sudo glassfs`` does not find a command in a virtual environment. Nothing can be written in /sys."""
     script = (
         f"import os, sys; os.geteuid = lambda: {user}\n"
-        "from glassfs.cli import run; sys.exit(run(['install', '--directory', '/sys']))"
+        "from glassfs.cli import execute; sys.exit(execute(['install', '--directory', '/sys']))"
     )
     done = run(sys.executable, "-c", script)
     assert (done.returncode, done.stdout) == (1, "")

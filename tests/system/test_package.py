@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
+from glassfs import __version__
 from glassfs.cli.man import page
 from tests.conftest import ROOT
 from tests.optional import package
@@ -113,6 +114,21 @@ def test_twine_accepts_the_packages(packages: Packages) -> None:
 
 
 @pytest.mark.slow
+def test_wheel_has_what_wheels_should_have(packages: Packages) -> None:
+    package("check_wheel_contents")
+    done = run("-m", "check_wheel_contents", *packages.place.glob("*.whl"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_version_is_the_same_everywhere() -> None:
+    wanted = {
+        "pyproject.toml": f'\nversion = "{__version__}"\n', "CITATION.cff": f"\nversion: {__version__}\n",
+        "CHANGELOG.md": f"# Changes\n\n## {__version__}\n",
+    }
+    assert not [name for name, line in wanted.items() if line not in (ROOT / name).read_text(encoding="utf-8")]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [".github", "docs", "scripts", "src", "systemd", "tests"])
 def test_sdist_holds_the_repository(packages: Packages, folder: str) -> None:
     packed = {
@@ -124,7 +140,7 @@ def test_sdist_holds_the_repository(packages: Packages, folder: str) -> None:
 
 @pytest.mark.slow
 def test_sdist_has_pages_and_executable_scripts(packages: Packages) -> None:
-    pages = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"}
+    pages = {"README.md", "CHANGELOG.md", "CITATION.cff", "CONTRIBUTING.md", "Containerfile", "SECURITY.md", "LICENSE"}
     assert pages | {"pyproject.toml", "setup.py", ".ci/run"} <= packages.sdist.keys()
     assert {".ci/run", "scripts/test", "scripts/demo"} <= packages.executable
 

@@ -49,6 +49,17 @@ def test_requested_python_is_used() -> None:
     assert (done.returncode, done.stdout) == (0, f"{sys.executable}\n")
 
 
+def test_interpreter_built_with_optimizations_is_preferred(tmp_path: Path) -> None:
+    for name, said in (("python3.14", "exit 1"), ("python3.13", "echo other"), ("python3.12", "echo optimized")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{said}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["bash", "-c", f"PATH={tmp_path}:$PATH; unset GLASSFS_PYTHON; source scripts/setup.sh && find_python"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )
+    assert done.stdout == f"{tmp_path}/python3.12\n", done.stderr
+
+
 @pytest.mark.parametrize("wanted", ["/no/such/python", "false"])
 def test_no_other_python_replaces_the_requested_one(wanted: str) -> None:
     done = find_python(wanted)
@@ -96,7 +107,7 @@ def test_benchmark_measures_all_sides(tmp_path: Path) -> None:
     require()
     measures = {
         "store": 1, "dataset-samples": 3, "dataset-loader": 3, "dataset-cores": 3, "dataset-query": 2,
-        "dataset-find": 2, "dataset-ls": 1, "mp4": 1, "parquet": 1,
+        "dataset-find": 2, "dataset-ls": 1, "dlio-npy": 2, "dlio-png": 2, "dlio-jpeg": 2, "mp4": 1, "parquet": 1,
     }
     store, *others = benchmark(tmp_path, "--scale", "0.005", *(f"--only={name}" for name in measures))["measures"]
     assert Counter(measure["workload"] for measure in (store, *others)) == measures

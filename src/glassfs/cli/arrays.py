@@ -20,8 +20,7 @@ from glassfs.cli.completion import connection_option, json_option, sources_argum
 from glassfs.content import Stored
 from glassfs.content.arrays import STORED, Measure, statistics, stored_hash
 from glassfs.content.episodes import POSITION, TEXT
-from glassfs.content.pieces import ContainerPiece, records
-from glassfs.content.summary import CONTAINER, NUMBER
+from glassfs.content.summary import CONTAINER, NUMBER, ContainerPiece, records
 from glassfs.datasets.joined import Joins
 from glassfs.datasets.rows import RowReader
 from glassfs.errors import GlassfsError, LeftOut

@@ -21,8 +21,7 @@ from glassfs.cli import stoppable
 from glassfs.cli.completion import misuse, sources_argument, where_option
 from glassfs.cli.layouts import source_options
 from glassfs.cli.many import batch, fault_of, many_options, progress_over, summary
-from glassfs.content.pieces import ContainerPiece, pieces_of
-from glassfs.content.summary import EPISODES, RECORD_COLUMNS, Summary
+from glassfs.content.summary import EPISODES, RECORD_COLUMNS, ContainerPiece, Summary, pieces_of
 from glassfs.datasets.batch.found import Opener, Outcome, Problem, Search, SearchHit
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.files import in_order

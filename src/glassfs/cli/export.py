@@ -27,8 +27,7 @@ from glassfs.cli.layouts import tree_options
 from glassfs.cli.many import Progress, batch, many_options, progress_over
 from glassfs.cli.target import Existing, NotWritten, Target, Unusable
 from glassfs.content.episodes import POSITION
-from glassfs.content.pieces import ContainerPiece, records
-from glassfs.content.summary import CONTAINER, EPISODES
+from glassfs.content.summary import CONTAINER, EPISODES, ContainerPiece, records
 from glassfs.datasets.batch.found import TABLE, Outcome, Problems, Search, SearchHit, Unlisted
 from glassfs.datasets.batch.run import RunPlan
 from glassfs.datasets.joined import WithJoined, joined_of
